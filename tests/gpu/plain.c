@@ -37,7 +37,9 @@ static mgl_runner *open_runner(const mgl_model_folder *folder, mgl_build build,
 
 // --- the oracle's models -------------------------------------------------------------------------
 
-static void check_reference(gpu_bench *bench, const char *data, const char *name, bool by_tasks) {
+// Returns how many models it has run: 0 for one that tasks are asked for and do not cover.
+static uint32_t check_reference(gpu_bench *bench, const char *data, const char *name,
+                                bool by_tasks) {
   const mgl_mode mode = by_tasks ? MGL_MODE_MEGA : MGL_MODE_FULL;
   const mgl_cuda_options cuda = {.device = &bench->device};
   mgl_reference_model of;
@@ -52,8 +54,9 @@ static void check_reference(gpu_bench *bench, const char *data, const char *name
   // Those that tasks cover are asked for plain kernels; the others get them by themselves.
   bool is_covered = sizes.note[0] == 0;
   if (by_tasks && !is_covered) {
+    printf("- %s: no fused task: %s\n", name, sizes.note);
     mgl_reference_model_close(&of);
-    return;
+    return 0;
   }
   build.plain = is_covered && !by_tasks;
   build.iteration_tokens = by_tasks ? CHUNK : 0;
@@ -77,6 +80,7 @@ static void check_reference(gpu_bench *bench, const char *data, const char *name
             figures, SMALL_CHUNK, same ? "the same" : "ANOTHER", ms);
   mgl_runner_destroy(runner);
   mgl_reference_model_close(&of);
+  return 1;
 }
 
 // --- wide models against the CPU -----------------------------------------------------------------
@@ -277,10 +281,14 @@ void gpu_plain_run(gpu_bench *bench, int count, char **arguments) {
     return;
   }
   printf("\n## %s\n\n", by_tasks ? "Tasks against transformers" : "Plain kernels");
+  uint32_t run = 0;
   for (size_t i = 0; i < MGL_REFERENCE_COUNT; i++) {
     if (strstr(MGL_REFERENCE_NAMES[i], only) != NULL) {
-      check_reference(bench, data, MGL_REFERENCE_NAMES[i], by_tasks);
+      run += check_reference(bench, data, MGL_REFERENCE_NAMES[i], by_tasks);
     }
+  }
+  if (by_tasks) {
+    gpu_check(bench, run > 0, "%u models were run by tasks", run);
   }
   for (size_t i = 0; !by_tasks && i < sizeof wide_models / sizeof *wide_models; i++) {
     if (strstr(wide_models[i].name, only) != NULL) {

@@ -179,6 +179,11 @@ MODELS = [
     mixture("gpt_oss_f32", 1, "GptOss", 120, (3, 3), 40, 4, 4, 72, 3, 180, eps=1e-5, theta=150000.0, window=7,
             scaling=yarn(4.0, 64, truncate=False), attention_bias=True, dtype="f32", limit=0.5, new_style=True),
     model("phi3_plain_f32", 1, "Phi3", 160, (2, 2), 80, 240, 2, 180, eps=1e-5, window=30, dtype="f32", positions=24),
+    # Mixtures of sizes that the tasks of a GPU have: whole pairs of pages, pages of down with parts of several experts.
+    mixture("qwen3_moe_8_of_16", 1, "Qwen3Moe", 1024, (8, 1), 64, 16, 8, 128, 2, 200, theta=1e6, prompt=8, positions=8),
+    mixture("qwen3_moe_dense_between", 2, "Qwen3Moe", 1024, (4, 2), 128, 8, 2, 512, 3, 208, inner=512, renormalise=True,
+            mlp_only=[1], together=True, new_style=True, prompt=16, positions=16),
+    mixture("mixtral_1_of_8", 5, "Mixtral", 1024, (8, 2), 64, 8, 1, 1024, 2, 192, eps=1e-5),
 ]
 
 

@@ -53,6 +53,7 @@ enum {
   MGL_CUDA_MAX_CHUNKS = 16,
   MGL_CUDA_QUERY_COLUMNS = 8,  // query tokens of an item times heads of a KV group, at most
   MGL_CUDA_MAX_ITEMS = MGL_CUDA_MAX_TOKENS * MGL_CUDA_MAX_CHUNKS,
+  MGL_CUDA_HEAD_PARTS = 4,  // that a group of query heads is cut into at most
 };
 
 // Kinds besides mgl_op_kind: tasks wait and trigger, and do nothing between. For ops that are left
@@ -153,8 +154,8 @@ typedef struct mgl_cuda_graph {
 } mgl_cuda_graph;
 
 // One entry of the attention work list: consecutive tokens of one sequence and a chunk of the
-// positions that they see. Every KV head computes it. Query tokens times heads of a KV group are at
-// most MGL_CUDA_QUERY_COLUMNS, and all its tokens have chunks of one size.
+// positions that they see, for some of the query heads of every KV head. Query tokens times these
+// heads are at most MGL_CUDA_QUERY_COLUMNS, and all its tokens have chunks of one size.
 typedef struct mgl_cuda_item {
   uint32_t slot;       // row of the block tables
   uint32_t row;        // of the first token, in this iteration
@@ -166,8 +167,9 @@ typedef struct mgl_cuda_item {
   uint32_t kv_end;
   uint32_t chunk;    // number of the chunk
   uint32_t chunks;   // that the last token sees: with 1 nothing is merged
-  uint32_t partial;  // where this item's partial result lies: partials[partial + chunk]
-  uint32_t merge;    // counter of the chunks done: run->merges[merge * HKV + kv_head]
+  uint32_t partial;  // where this item's partial result lies: partials[partial + chunk], and the
+                     // counter of the chunks done: run->merges[partial * HKV + kv_head]
+  uint32_t heads;    // of a KV head's query heads: first << 8 | count
 } mgl_cuda_item;
 
 // The plan of an iteration. Tokens are filled in by sampling, all else before.
@@ -370,6 +372,7 @@ typedef struct mgl_cuda_run {
   uint64_t injection_iteration;
   uint32_t delay;            // random delays of up to so many ns before tasks and triggers; 0: none
   uint32_t group;            // query heads of a KV head
+  uint32_t head_parts;       // that attention may cut them into, a power of two
   uint32_t op_count;         // of a graph
   uint64_t iterations_past;  // at least those of launches before
   const int32_t *block_tables;  // [sequence_slots, block_table_stride] page numbers

@@ -288,11 +288,18 @@ MGL_PLANNER_FN mgl_turn_tile mgl_turn_tile_of(const mgl_plan_entry *entry, uint3
   return tile;
 }
 
-// One lane: the items of a tile. first_row: of the entry.
+// How attention's work is cut: tokens of a tile, and into how many parts the query heads of a KV
+// head are cut, each of so many heads.
+typedef struct mgl_turn_cut {
+  uint32_t tile_tokens, parts, heads;
+} mgl_turn_cut;
+
+// One lane: the items of a tile, part after part. first_row: of the entry.
 MGL_PLANNER_FN void mgl_turn_add_items(mgl_cuda_plan *plan, const mgl_plan_entry *entry,
-                                       const mgl_turn_tile *tile, uint32_t first_row,
-                                       uint32_t first) {
-  for (uint32_t chunk = 0; chunk < tile->chunks; chunk++) {
+                                       const mgl_turn_tile *tile, const mgl_turn_cut *cut,
+                                       uint32_t first_row, uint32_t first) {
+  for (uint32_t i = 0; i < tile->chunks * cut->parts; i++) {
+    uint32_t part = i / tile->chunks, chunk = i % tile->chunks;
     uint32_t kv_begin = chunk << tile->shift;
     mgl_cuda_item item;
     item.slot = entry->slot;
@@ -305,9 +312,9 @@ MGL_PLANNER_FN void mgl_turn_add_items(mgl_cuda_plan *plan, const mgl_plan_entry
     item.kv_end = mgl_planner_least(tile->position + tile->count, kv_begin + (1u << tile->shift));
     item.chunk = chunk;
     item.chunks = tile->chunks;
-    item.partial = first;
-    item.merge = first;
-    plan->items[first + chunk] = item;
+    item.partial = first + part * tile->chunks;
+    item.heads = (part * cut->heads) << 8 | cut->heads;
+    plan->items[first + i] = item;
   }
 }
 
@@ -332,7 +339,7 @@ typedef struct mgl_turn_sums {
 
 // All lanes: one entry each, its place among all; those of one row at once.
 MGL_PLANNER_FN void mgl_turn_place(mgl_lanes lanes, const mgl_cuda_run *run, mgl_cuda_plan *plan,
-                                   uint32_t idx, uint32_t tile_tokens, mgl_turn_sums *sums) {
+                                   uint32_t idx, const mgl_turn_cut *cut, mgl_turn_sums *sums) {
   const mgl_planner *p = run->planner;
   const mgl_plan_entry *entry = (const mgl_plan_entry *)mgl_planner_at(p, p->entries_at) + idx;
   bool there = idx < p->entry_count;
@@ -340,9 +347,9 @@ MGL_PLANNER_FN void mgl_turn_place(mgl_lanes lanes, const mgl_cuda_run *run, mgl
   uint32_t count = there ? entry->count : 0;
   uint32_t items = 0;
   mgl_turn_tile tile = {0, 0, 0, 0};
-  for (uint32_t i = 0; there && i < mgl_turn_tiles(entry, tile_tokens); i++) {
-    tile = mgl_turn_tile_of(entry, tile_tokens, i);
-    items += tile.chunks;
+  for (uint32_t i = 0; there && i < mgl_turn_tiles(entry, cut->tile_tokens); i++) {
+    tile = mgl_turn_tile_of(entry, cut->tile_tokens, i);
+    items += tile.chunks * cut->parts;
   }
   uint32_t all_rows, all_items, all_logits;
   uint32_t row = sums->rows + mgl_lanes_prefix(lanes, count, &all_rows);
@@ -358,7 +365,7 @@ MGL_PLANNER_FN void mgl_turn_place(mgl_lanes lanes, const mgl_cuda_run *run, mgl
   }
   if (count == 1) {
     mgl_turn_add_row(run, plan, entry, row, 0);
-    mgl_turn_add_items(plan, entry, &tile, row, item);
+    mgl_turn_add_items(plan, entry, &tile, cut, row, item);
   }
   sums->rows += all_rows;
   sums->items += all_items;
@@ -368,8 +375,8 @@ MGL_PLANNER_FN void mgl_turn_place(mgl_lanes lanes, const mgl_cuda_run *run, mgl
 // All lanes: an entry of several rows.
 MGL_PLANNER_FN void mgl_turn_fill(mgl_lanes lanes, const mgl_cuda_run *run, mgl_cuda_plan *plan,
                                   const mgl_plan_entry *entry, mgl_cuda_entry_place place,
-                                  uint32_t tile_tokens) {
-  uint32_t tiles = mgl_turn_tiles(entry, tile_tokens);
+                                  const mgl_turn_cut *cut) {
+  uint32_t tiles = mgl_turn_tiles(entry, cut->tile_tokens);
   uint32_t item = place.item;
   for (uint32_t i = lanes.lane; i < entry->count; i += lanes.count) {
     mgl_turn_add_row(run, plan, entry, place.row + i, i);
@@ -378,12 +385,12 @@ MGL_PLANNER_FN void mgl_turn_fill(mgl_lanes lanes, const mgl_cuda_run *run, mgl_
     uint32_t number = base + lanes.lane;
     mgl_turn_tile tile = {0, 0, 0, 0};
     if (number < tiles) {
-      tile = mgl_turn_tile_of(entry, tile_tokens, number);
+      tile = mgl_turn_tile_of(entry, cut->tile_tokens, number);
     }
     uint32_t total;
-    uint32_t before = mgl_lanes_prefix(lanes, tile.chunks, &total);
+    uint32_t before = mgl_lanes_prefix(lanes, tile.chunks * cut->parts, &total);
     if (number < tiles) {
-      mgl_turn_add_items(plan, entry, &tile, place.row, item + before);
+      mgl_turn_add_items(plan, entry, &tile, cut, place.row, item + before);
     }
     item += total;
   }
@@ -395,6 +402,34 @@ MGL_PLANNER_FN uint32_t mgl_turn_graph(const mgl_cuda_run *run, uint32_t rows) {
     graph++;
   }
   return graph;
+}
+
+// All lanes: how this iteration's attention is cut. Bits do not depend on it: a query head's sums
+// are its own. Heads are cut while that leaves a worker for every item: a short context has few
+// chunks, and what a worker does behind its chunk takes as long as it has heads (docs/log/205).
+MGL_PLANNER_FN mgl_turn_cut mgl_turn_choose_cut(mgl_lanes lanes, const mgl_cuda_run *run) {
+  const mgl_planner *p = run->planner;
+  const mgl_plan_entry *entries = (const mgl_plan_entry *)mgl_planner_at(p, p->entries_at);
+  const uint32_t columns = MGL_CUDA_QUERY_COLUMNS;
+  mgl_turn_cut cut = {run->group < columns ? columns / run->group : 1, 1, run->group};
+  uint32_t items = 0;
+  if (run->head_parts <= 1) {
+    return cut;
+  }
+  for (uint32_t base = 0; base < p->entry_count; base += lanes.count) {
+    uint32_t idx = base + lanes.lane, mine = 0;
+    for (uint32_t i = 0; idx < p->entry_count && i < mgl_turn_tiles(&entries[idx], cut.tile_tokens);
+         i++) {
+      mine += mgl_turn_tile_of(&entries[idx], cut.tile_tokens, i).chunks;
+    }
+    items += mgl_lanes_sum(lanes, mine);
+  }
+  const uint32_t most = run->graphs[mgl_turn_graph(run, p->token_count)].attention_strides;
+  while (cut.parts < run->head_parts && 2 * cut.parts * items <= most) {
+    cut.parts *= 2;
+    cut.heads /= 2;
+  }
+  return cut;
 }
 
 // One lane: what the host will be told of the iteration.
@@ -411,8 +446,7 @@ MGL_PLANNER_FN void mgl_turn_expand(mgl_lanes lanes, mgl_cuda_run *run, uint64_t
   const mgl_planner *p = run->planner;
   mgl_cuda_plan *plan = &run->plans[iteration & 1];
   const mgl_plan_entry *entries = (const mgl_plan_entry *)mgl_planner_at(p, p->entries_at);
-  uint32_t tile_tokens =
-      run->group < MGL_CUDA_QUERY_COLUMNS ? MGL_CUDA_QUERY_COLUMNS / run->group : 1;
+  const mgl_turn_cut cut = mgl_turn_choose_cut(lanes, run);
   for (uint32_t i = lanes.lane; i < run->sequence_slots; i += lanes.count) {
     run->next_rows[i] = UINT32_MAX;
   }
@@ -421,14 +455,14 @@ MGL_PLANNER_FN void mgl_turn_expand(mgl_lanes lanes, mgl_cuda_run *run, uint64_t
   uint64_t kv_tokens = 0;
   for (uint32_t base = 0; base < p->entry_count; base += lanes.count) {
     uint32_t idx = base + lanes.lane;
-    mgl_turn_place(lanes, run, plan, idx, tile_tokens, &sums);
+    mgl_turn_place(lanes, run, plan, idx, &cut, &sums);
     bool decodes = idx < p->decode_entry_count;
     kv_tokens += mgl_lanes_sum(lanes, decodes ? entries[idx].position + 1 : 0);
   }
   mgl_lanes_sync(lanes);
   for (uint32_t i = p->decode_entry_count; i < p->entry_count; i++) {
     if (entries[i].count > 1) {
-      mgl_turn_fill(lanes, run, plan, &entries[i], run->places[i], tile_tokens);
+      mgl_turn_fill(lanes, run, plan, &entries[i], run->places[i], &cut);
     }
   }
   if (lanes.lane == 0) {

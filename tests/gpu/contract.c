@@ -146,9 +146,12 @@ static bool has_codes(const contract *c) {
 }
 
 // Tasks of codes and of experts are in their worker's list, and mode full has none.
+static bool has_full(const contract *c) {
+  return !has_codes(c) && c->model.config.mixture.expert_count == 0;
+}
+
 static bool is_there(const contract *c, const machine *m) {
-  bool listed = has_codes(c) || c->model.config.mixture.expert_count != 0;
-  return !listed || (m->launch != MGL_LAUNCH_JIT && !m->hybrid && !m->full);
+  return has_full(c) || (m->launch != MGL_LAUNCH_JIT && !m->hybrid && !m->full);
 }
 
 // False, with a failed check: it cannot be made.
@@ -356,7 +359,7 @@ static void check_border(contract *c, uint32_t border) {
   uint32_t unlike = 0;
   for (uint32_t i = 0; i < sizeof paths / sizeof paths[0] && !c->broken; i++) {
     way w = {.chunk = paths[i].before, .others = paths[i].others};
-    if (paths[i].full && has_codes(c)) {
+    if (paths[i].full && !has_full(c)) {
       continue;
     }
     float *out = i == 0 ? expected : found;
@@ -379,7 +382,7 @@ static void check_border(contract *c, uint32_t border) {
             "%s: context %u: positions %u to %u have the same bits decoded, in one chunk, in "
             "chunks of 5, among 15 others%s; hash %016llx",
             c->model.name, border, first, border + EDGE - 1,
-            has_codes(c) ? "" : ", and in mode full",
+            has_full(c) ? ", and in mode full" : "",
             (unsigned long long)hash_of(expected, 2 * EDGE * vocab * sizeof *expected));
   mgl_free(expected);
   mgl_free(found);

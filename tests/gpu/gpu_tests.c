@@ -26,9 +26,10 @@
 //   gpu_tests start FOLDER... [cold=0]
 //                                 what a start takes without and with cached code, and whether
 //                                 memory is as planned
-//   gpu_tests plain [data=DIR] [only=TEXT] | FOLDER...
+//   gpu_tests plain [data=DIR] [only=TEXT] [tasks=1] | FOLDER...
 //                                 models by plain kernels: those of tests/data/reference against
 //                                 transformers, wide ones against the CPU; or a folder's speed
+//                                 (tasks=1: models that tasks cover by these, against transformers)
 //   gpu_tests launch [FOLDER...]  plain kernels op by op, in pieces and in graphs: the same bits, and
 //                                 as many launches as each mode says
 //   gpu_tests hops [FOLDER...]    what a dependency hop costs, AOT and JIT; then in real models

@@ -4,6 +4,9 @@
 // test (support/reference_run.h), with prompts in chunks of 64 and of 7, which must give the same
 // figures to the last bit. Then models of a real one's width against the CPU: rows, heads and
 // contexts of more than one block's work. With a FOLDER instead its speed, with dummy weights.
+//
+// tasks=1: those of the oracle's models that tasks cover run by these, in mode mega, with the same
+// bar and the same demand, in iterations of up to 64 tokens.
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -34,8 +37,10 @@ static mgl_runner *open_runner(const mgl_model_folder *folder, mgl_build build,
 
 // --- the oracle's models -------------------------------------------------------------------------
 
-static void check_reference(gpu_bench *bench, const char *data, const char *name) {
-  static const mgl_mode full = MGL_MODE_FULL;
+// Returns how many models it has run: 0 for one that tasks are asked for and do not cover.
+static uint32_t check_reference(gpu_bench *bench, const char *data, const char *name,
+                                bool by_tasks) {
+  const mgl_mode mode = by_tasks ? MGL_MODE_MEGA : MGL_MODE_FULL;
   const mgl_cuda_options cuda = {.device = &bench->device};
   mgl_reference_model of;
   mgl_reference_verdict verdicts[2];
@@ -48,12 +53,18 @@ static void check_reference(gpu_bench *bench, const char *data, const char *name
   gpu_must(mgl_runner_measure(&of.model, &build, &sizes, &err), &err);
   // Those that tasks cover are asked for plain kernels; the others get them by themselves.
   bool is_covered = sizes.note[0] == 0;
-  build.plain = is_covered;
+  if (by_tasks && !is_covered) {
+    printf("- %s: no fused task: %s\n", name, sizes.note);
+    mgl_reference_model_close(&of);
+    return 0;
+  }
+  build.plain = is_covered && !by_tasks;
+  build.iteration_tokens = by_tasks ? CHUNK : 0;
   mgl_runner *runner = open_runner(&of.model, build, &cuda);
   uint64_t begin_ns = mgl_clock_ns();
   for (uint32_t i = 0; i < 2; i++) {
     mgl_reference_run run;
-    mgl_reference_run_open(&run, &of, runner, &full, 1);
+    mgl_reference_run_open(&run, &of, runner, &mode, 1);
     verdicts[i] = mgl_reference_run_judge(&run, i == 0 ? CHUNK : SMALL_CHUNK);
     mgl_reference_run_close(&run);
   }
@@ -63,10 +74,13 @@ static void check_reference(gpu_bench *bench, const char *data, const char *name
               verdicts[0].found.max_logit_error == verdicts[1].found.max_logit_error;
   gpu_check(bench, verdicts[0].fine && verdicts[1].fine && same,
             "%s (%s): %s; in chunks of %d %s; %.0f ms", name,
-            is_covered ? "asked for" : "no fused task", figures, SMALL_CHUNK,
-            same ? "the same" : "ANOTHER", ms);
+            by_tasks     ? "tasks"
+            : is_covered ? "asked for"
+                         : "no fused task",
+            figures, SMALL_CHUNK, same ? "the same" : "ANOTHER", ms);
   mgl_runner_destroy(runner);
   mgl_reference_model_close(&of);
+  return 1;
 }
 
 // --- wide models against the CPU -----------------------------------------------------------------
@@ -253,9 +267,11 @@ static void measure_speed(gpu_bench *bench, const char *path) {
 void gpu_plain_run(gpu_bench *bench, int count, char **arguments) {
   const char *data = "tests/data/reference";
   const char *only = "";
+  bool by_tasks = false;
   for (int i = 0; i < count; i++) {
     data = strncmp(arguments[i], "data=", 5) == 0 ? arguments[i] + 5 : data;
     only = strncmp(arguments[i], "only=", 5) == 0 ? arguments[i] + 5 : only;
+    by_tasks = by_tasks || strcmp(arguments[i], "tasks=1") == 0;
     if (strchr(arguments[i], '=') == NULL) {
       measure_speed(bench, arguments[i]);
       only = NULL;
@@ -264,13 +280,17 @@ void gpu_plain_run(gpu_bench *bench, int count, char **arguments) {
   if (only == NULL) {
     return;
   }
-  printf("\n## Plain kernels\n\n");
+  printf("\n## %s\n\n", by_tasks ? "Tasks against transformers" : "Plain kernels");
+  uint32_t run = 0;
   for (size_t i = 0; i < MGL_REFERENCE_COUNT; i++) {
     if (strstr(MGL_REFERENCE_NAMES[i], only) != NULL) {
-      check_reference(bench, data, MGL_REFERENCE_NAMES[i]);
+      run += check_reference(bench, data, MGL_REFERENCE_NAMES[i], by_tasks);
     }
   }
-  for (size_t i = 0; i < sizeof wide_models / sizeof *wide_models; i++) {
+  if (by_tasks) {
+    gpu_check(bench, run > 0, "%u models were run by tasks", run);
+  }
+  for (size_t i = 0; !by_tasks && i < sizeof wide_models / sizeof *wide_models; i++) {
     if (strstr(wide_models[i].name, only) != NULL) {
       check_wide(bench, i);
     }

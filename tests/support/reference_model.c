@@ -75,6 +75,9 @@ const char *const MGL_REFERENCE_NAMES[MGL_REFERENCE_COUNT] = {
     "gpt_oss_mxfp4",
     "gpt_oss_bf16",
     "gpt_oss_f32",
+    "qwen3_moe_8_of_16",
+    "qwen3_moe_dense_between",
+    "mixtral_1_of_8",
 };
 
 static mgl_status bad_member(mgl_json_object o, const char *key, mgl_error *err) {

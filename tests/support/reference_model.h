@@ -19,7 +19,7 @@
 #include "model/model_folder.h"
 #include "support/temp_folder.h"
 
-enum { MGL_REFERENCE_COUNT = 49, MGL_REFERENCE_MAX_SHARDS = 99 };
+enum { MGL_REFERENCE_COUNT = 52, MGL_REFERENCE_MAX_SHARDS = 99 };
 
 // Every model of tests/data/reference.
 extern const char *const MGL_REFERENCE_NAMES[MGL_REFERENCE_COUNT];

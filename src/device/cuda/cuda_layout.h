@@ -61,6 +61,13 @@ bool mgl_cuda_makes_logits(const mgl_op *op);
 // are alike.
 mgl_status mgl_cuda_model_of(const mgl_graph *program, mgl_cuda_model *out, mgl_error *err);
 
+// What attention may cut the query heads of a KV head into: where groups are large, and so KV heads
+// few. (Dense models of such groups keep theirs whole: they were not measured.)
+static inline uint32_t mgl_cuda_head_parts(const mgl_cuda_model *model) {
+  const bool cuts = model->experts.count != 0 && model->group == MGL_CUDA_QUERY_COLUMNS;
+  return cuts ? MGL_CUDA_HEAD_PARTS : 1;
+}
+
 // A program is laid out for these sizes.
 typedef struct mgl_cuda_sizes {
   const mgl_task_graph *const *graphs;

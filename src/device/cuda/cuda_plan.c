@@ -51,7 +51,6 @@ static void add_items(mgl_cuda_plan *plan, mgl_cuda_item item) {
   uint32_t chunk = chunk_of(seen - 1);
   item.chunks = (seen + chunk - 1) / chunk;
   item.partial = plan->item_count;
-  item.merge = plan->item_count;
   for (item.chunk = 0; item.chunk < item.chunks; item.chunk++) {
     item.kv_begin = item.chunk * chunk;
     item.kv_end = seen - item.kv_begin < chunk ? seen : item.kv_begin + chunk;
@@ -80,7 +79,8 @@ void mgl_cuda_plan_finish(mgl_cuda_plan *plan, uint32_t group) {
                           .count = count,
                           .position = position,
                           .fresh_row = fresh_row,
-                          .fresh = plan->positions[fresh_row]};
+                          .fresh = plan->positions[fresh_row],
+                          .heads = group};
     add_items(plan, item);
     row += count;
   }

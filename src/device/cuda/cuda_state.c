@@ -153,6 +153,7 @@ void mgl_cuda_make_image(mgl_cuda_program *p, const mgl_cuda_start *start) {
   set_ranks(p, run);
   run->kv_heads = p->model.kv_heads;
   run->group = p->model.group;
+  run->head_parts = mgl_cuda_head_parts(&p->model);
   run->vocab = p->model.vocab;
   run->op_count = (uint32_t)p->program->op_count;
   run->iterations_past = p->iterations_past;

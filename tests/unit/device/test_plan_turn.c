@@ -22,6 +22,7 @@ enum {
   TOKENS = PAGES * MGL_CUDA_KV_PAGE_TOKENS,
   COMMANDS = 256,
   TURNS = 400,
+  STRIDES = 33,  // of attention
 };
 
 typedef struct world {
@@ -69,8 +70,10 @@ static void open_world(world *w, uint32_t group, uint32_t iteration_tokens) {
   run->protocol.graph_count = 7;
   for (uint32_t i = 0; i < run->protocol.graph_count; i++) {
     run->graphs[i].tokens = 1u << i;
+    run->graphs[i].attention_strides = STRIDES;
   }
   run->group = group;
+  run->head_parts = 1;
   run->most_iterations = UINT32_MAX;
   run->iteration_tokens = iteration_tokens;
   run->narrow_context = UINT64_MAX;
@@ -159,6 +162,28 @@ static void stir(world *w) {
   }
 }
 
+// The host's items, which have all heads, as they are where heads are cut: into as many parts as
+// leave a stride for every item.
+static void cut_heads(const mgl_cuda_run *run, mgl_cuda_plan *plan) {
+  static mgl_cuda_plan whole;
+  uint32_t parts = 1;
+  whole = *plan;
+  while (parts < run->head_parts &&
+         2 * parts * whole.item_count <= run->graphs[plan->graph].attention_strides) {
+    parts *= 2;
+  }
+  plan->item_count = 0;
+  for (uint32_t i = 0; i < whole.item_count; i += whole.items[i].chunks) {
+    for (uint32_t j = 0; j < parts * whole.items[i].chunks; j++) {
+      const uint32_t part = j / whole.items[i].chunks, heads = run->group / parts;
+      mgl_cuda_item item = whole.items[i + j % whole.items[i].chunks];
+      item.partial = plan->item_count - item.chunk;
+      item.heads = part * heads << 8 | heads;
+      plan->items[plan->item_count++] = item;
+    }
+  }
+}
+
 // The plan as the host makes it from the planner's entries.
 static void expect(const world *w, mgl_cuda_plan *plan) {
   const mgl_planner *p = w->run->planner;
@@ -179,6 +204,7 @@ static void expect(const world *w, mgl_cuda_plan *plan) {
                                     .samples = (entries[i].flags & MGL_ENTRY_SAMPLES) != 0});
   }
   mgl_cuda_plan_finish(plan, w->run->group);
+  cut_heads(w->run, plan);
 }
 
 static void check_plan(const world *w, const mgl_cuda_plan *plan) {
@@ -245,9 +271,12 @@ static void turns_make_the_hosts_plans(void **state) {
   (void)state;
   static world w;
   static const uint32_t tokens[] = {1, 5, 16, 33, 64};
-  for (uint32_t group = 1; group <= 8; group++) {
-    open_world(&w, group, tokens[group % 5]);
+  uint32_t cuts = 0;
+  for (uint32_t i = 1; i <= 8 + 5; i++) {  // behind the groups, cuts of the largest one's heads
+    const uint32_t group = i < 8 ? i : 8;
+    open_world(&w, group, tokens[i % 5]);
     mgl_cuda_run *run = w.run;
+    run->head_parts = i <= 8 ? 1 : MGL_CUDA_HEAD_PARTS;
     mgl_cuda_planning *planning = &run->planning;
     uint64_t heard_rows = 0;
     uint64_t iteration = 0;
@@ -263,6 +292,7 @@ static void turns_make_the_hosts_plans(void **state) {
         check_plan(&w, &run->plans[iteration & 1]);
         w.rows += rows;
         w.items += run->plans[iteration & 1].item_count;
+        cuts += run->plans[iteration & 1].items[0].heads != group ? 1 : 0;
       }
       if (iteration > 0) {
         sample(&w, iteration - 1);
@@ -276,8 +306,10 @@ static void turns_make_the_hosts_plans(void **state) {
     }
     assert_true(w.rows > TURNS / 2 && w.items >= w.rows / 8);
     assert_true(heard_rows > 0 && heard_rows <= w.rows);
+    assert_true(i > 8 || cuts == 0);
     close_world(&w);
   }
+  assert_true(cuts > TURNS / 2);
 }
 
 // --- the wide class ------------------------------------------------------------------------------

@@ -3,9 +3,12 @@
 #ifndef MGL_KERNELS_CUDA_ATTEND_ATTEND_ROWS_CUH
 #define MGL_KERNELS_CUDA_ATTEND_ATTEND_ROWS_CUH
 
+#include "kernels/cuda/common/experts.cuh"
 #include "kernels/cuda/common/worker.cuh"
 
 enum {
+  // As mgl_cuda_head_parts says: what the query heads of a KV head are cut into, at most.
+  MGL_HEAD_PARTS = MGL_HAS_EXPERTS && MGL_GROUP == MGL_CUDA_QUERY_COLUMNS ? MGL_CUDA_HEAD_PARTS : 1,
   MGL_ATTEND_TILE = MGL_CUDA_KV_PAGE_TOKENS,                    // positions of a tile: one page
   MGL_ATTEND_STEP = MGL_ATTEND_TILE * MGL_CUDA_CONSUMER_WARPS,  // from a warp's tile to its next
   MGL_ATTEND_PIECES = MGL_HEAD_DIM / 32,  // 16-byte pieces that a lane loads of a row of Q or K
@@ -25,6 +28,8 @@ enum {
 static_assert(MGL_HEAD_DIM % 32 == 0 && MGL_HEAD_DIM <= 128, "what the layouts below are made for");
 static_assert(MGL_GROUP >= 1 && MGL_GROUP <= MGL_CUDA_QUERY_COLUMNS,
               "heads of a token are columns");
+static_assert(MGL_HEAD_PARTS == 1 || MGL_GROUP == MGL_CUDA_QUERY_COLUMNS,
+              "where heads are cut, an item has one token");
 static_assert(MGL_CUDA_MIN_CHUNK % MGL_ATTEND_STEP == 0, "chunks begin with a tile of warp 0");
 static_assert(2 * MGL_ATTEND_V <= MGL_ATTEND_Q, "rows of this iteration lie before the queries");
 static_assert(MGL_ATTEND_Q + MGL_CUDA_QUERY_COLUMNS * MGL_HEAD_DIM * 2 <= MGL_CUDA_SCRATCH_BYTES &&
@@ -118,10 +123,19 @@ static __device__ __forceinline__ bool mgl_attend_seek(mgl_attend *a) {
   return true;
 }
 
+// The query heads of a KV head that the item is for: how many, and the first one.
+static __device__ __forceinline__ uint32_t mgl_attend_heads(const mgl_attend *a) {
+  return MGL_HEAD_PARTS == 1 ? (uint32_t)MGL_GROUP : a->item.heads & 255;
+}
+
+static __device__ __forceinline__ uint32_t mgl_attend_first_head(const mgl_attend *a) {
+  return MGL_HEAD_PARTS == 1 ? 0 : a->item.heads >> 8;
+}
+
 static __device__ __forceinline__ void mgl_attend_set_item(mgl_attend *a, const uint4 v[3]) {
   a->item = {v[0].x, v[0].y, v[0].z, v[0].w, v[1].x, v[1].y,
              v[1].z, v[1].w, v[2].x, v[2].y, v[2].z, v[2].w};
-  a->columns = a->item.count * MGL_GROUP;
+  a->columns = a->item.count * mgl_attend_heads(a);
   a->cached_end = a->item.fresh < a->item.kv_end ? a->item.fresh : a->item.kv_end;
 }
 
@@ -245,7 +259,7 @@ static __device__ __forceinline__ mgl_attend_job mgl_attend_find_job(const mgl_a
     job.kind = MGL_ATTEND_IS_Q;
     job.position = number;
     job.token = item->row + number / MGL_GROUP;
-    job.head = a->kv_head * MGL_GROUP + number % MGL_GROUP;
+    job.head = a->kv_head * MGL_GROUP + mgl_attend_first_head(a) + number % MGL_GROUP;
     job.owned = false;
     return job;
   }
@@ -255,7 +269,8 @@ static __device__ __forceinline__ mgl_attend_job mgl_attend_find_job(const mgl_a
   job.position = mgl_attend_fresh_begin(a) + (number < count ? number : number - count);
   job.token = item->fresh_row + (job.position - item->fresh);
   job.head = a->kv_heads * (MGL_GROUP + (number < count ? 0 : 1)) + a->kv_head;
-  job.owned = job.position >= item->position && job.position - item->position < item->count;
+  job.owned = job.position >= item->position && job.position - item->position < item->count &&
+              mgl_attend_first_head(a) == 0;
   return job;
 }
 

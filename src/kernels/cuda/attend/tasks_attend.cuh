@@ -463,7 +463,7 @@ static __device__ __forceinline__ mgl_attend_part mgl_attend_merge_chunks(const 
 static __device__ __forceinline__ void mgl_attend_write(const mgl_attend *a, uint32_t column,
                                                         uint32_t row, const mgl_attend_part *part) {
   uint32_t token = a->item.row + column / MGL_GROUP;
-  uint32_t head = a->kv_head * MGL_GROUP + column % MGL_GROUP;
+  uint32_t head = a->kv_head * MGL_GROUP + mgl_attend_first_head(a) + column % MGL_GROUP;
   size_t at = ((size_t)token * a->kv_heads * MGL_GROUP + head) * MGL_HEAD_DIM + row;
   uint32_t bits = mgl_round_bf16(part->value / part->sum);
   uint32_t next = __shfl_down_sync(0xffffffffu, bits, 1);
@@ -500,7 +500,7 @@ static __device__ __forceinline__ bool mgl_attend_is_last(const mgl_attend *a) {
   volatile uint32_t *answer = (volatile uint32_t *)a->w->scratch;
   mgl_sync_consumers();  // all wrote their part of the partial result, and read scratch
   if (a->w->thread == 0) {
-    uint32_t *counter = a->merges + (size_t)a->item.merge * a->kv_heads + a->kv_head;
+    uint32_t *counter = a->merges + (size_t)a->item.partial * a->kv_heads + a->kv_head;
     // The last one leaves the counter at 0, for the next layer.
     *answer = mgl_count_up_acq_rel(counter, a->item.chunks - 1) + 1 == a->item.chunks ? 1 : 0;
   }

@@ -189,6 +189,7 @@ static void check_plan(const world *w, const mgl_cuda_plan *plan) {
   assert_int_equal(plan->sequence_count, expected.sequence_count);
   assert_int_equal(plan->logit_row_count, expected.logit_row_count);
   assert_int_equal(plan->item_count, expected.item_count);
+  assert_int_equal(plan->kind, expected.kind);
   size_t rows = expected.token_count * sizeof(uint32_t);
   size_t logits = expected.logit_row_count * sizeof(uint32_t);
   assert_memory_equal(plan->tokens, expected.tokens, rows);
@@ -245,6 +246,7 @@ static void turns_make_the_hosts_plans(void **state) {
   (void)state;
   static world w;
   static const uint32_t tokens[] = {1, 5, 16, 33, 64};
+  uint32_t kinds = 0;  // of plans, a bit for each that there was
   for (uint32_t group = 1; group <= 8; group++) {
     open_world(&w, group, tokens[group % 5]);
     mgl_cuda_run *run = w.run;
@@ -263,6 +265,7 @@ static void turns_make_the_hosts_plans(void **state) {
         check_plan(&w, &run->plans[iteration & 1]);
         w.rows += rows;
         w.items += run->plans[iteration & 1].item_count;
+        kinds |= 1u << run->plans[iteration & 1].kind;
       }
       if (iteration > 0) {
         sample(&w, iteration - 1);
@@ -278,6 +281,7 @@ static void turns_make_the_hosts_plans(void **state) {
     assert_true(heard_rows > 0 && heard_rows <= w.rows);
     close_world(&w);
   }
+  assert_true((kinds & 1u << MGL_PLAN_ANY) != 0 && (kinds & 1u << MGL_PLAN_SHORT) != 0);
 }
 
 // --- the wide class ------------------------------------------------------------------------------

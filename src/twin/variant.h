@@ -94,8 +94,8 @@ MGL_SHARED_FN uint32_t mgl_task_function_of(const mgl_cuda_op *op, bool paged, u
   }
 }
 
-// The body of a task of attend in a carrying graph with MGL_CUDA_UNITS_APART, which mgl_cuda_op_flags
-// explains, for a plan of that kind with so many items. units: of the task; strides: of the graph.
+// The body of a task of attend for a plan of that kind with so many items. units: of the task;
+// strides: of the graph.
 MGL_SHARED_FN uint32_t mgl_attend_function(const mgl_cuda_op *op, mgl_plan_kind kind,
                                            uint32_t item_count, uint32_t units, uint32_t strides) {
   const uint32_t most = (item_count + strides - 1) / strides;  // of a unit

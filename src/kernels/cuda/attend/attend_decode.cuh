@@ -100,14 +100,16 @@ static __device__ __forceinline__ void mgl_decode_ask(const mgl_attend *a,
   }
 }
 
-// A row that is there. In a carrying graph it is asked for until it is, or the run stops.
-static __device__ __forceinline__ void mgl_decode_take(const mgl_attend *a,
-                                                       const mgl_decode_row *row,
-                                                       mgl_attend_row *words) {
-  const bool carried = MGL_CARRIES && (a->slot->op.flags & MGL_CUDA_CARRIED) != 0;
-  do {
+// In a carrying graph: asks again until all of the row is there, or the run stops.
+static __device__ __forceinline__ void mgl_decode_await(const mgl_attend *a,
+                                                        const mgl_decode_row *row,
+                                                        mgl_attend_row *words) {
+  if (!MGL_CARRIES || (a->slot->op.flags & MGL_CUDA_CARRIED) == 0) {
+    return;
+  }
+  while (__any_sync(0xffffffffu, mgl_attend_is_open(words)) && a->w->block->stop == 0) {
     mgl_decode_ask(a, row, words);
-  } while (carried && __any_sync(0xffffffffu, mgl_attend_is_open(words)) && a->w->block->stop == 0);
+  }
 }
 
 // Norms and rotates a row, which is there now: the arithmetic of mgl_attend_norm_rotate.
@@ -144,22 +146,22 @@ static __device__ __forceinline__ void mgl_decode_finish(const mgl_attend *a,
   }
 }
 
-// The rows of an item; row: this warp's first one.
-static __device__ __forceinline__ void mgl_decode_prepare(const mgl_attend *a,
-                                                          mgl_decode_row *row) {
+// The rows of an item; row: this warp's first one, of which it has asked for the words.
+static __device__ __forceinline__ void mgl_decode_prepare(const mgl_attend *a, mgl_decode_row *row,
+                                                          mgl_attend_row *words) {
   const uint32_t count = mgl_decode_rows(a);
-  mgl_attend_row words;
   if (a->w->warp < count) {
-    mgl_decode_take(a, row, &words);
-    mgl_decode_finish(a, row, &words);
+    mgl_decode_await(a, row, words);
+    mgl_decode_finish(a, row, words);
   }
   if (MGL_GROUP + 2 > MGL_CUDA_CONSUMER_WARPS) {
 #pragma unroll 1
     for (uint32_t number = a->w->warp + MGL_CUDA_CONSUMER_WARPS; number < count;
          number += MGL_CUDA_CONSUMER_WARPS) {
       mgl_decode_aim(a, number, row);
-      mgl_decode_take(a, row, &words);
-      mgl_decode_finish(a, row, &words);
+      mgl_decode_ask(a, row, words);
+      mgl_decode_await(a, row, words);
+      mgl_decode_finish(a, row, words);
     }
   }
 }
@@ -171,22 +173,30 @@ static __device__ __forceinline__ void mgl_task_attend_decode(mgl_worker *w) {
   mgl_attend_tile tile;
   mgl_attend_cursor cursor;
   mgl_decode_row row;
+  mgl_attend_row words = {};
   if (!mgl_attend_begin(&a, w)) {
     if (mgl_task_begin(w)) {
       mgl_attend_open_rest(w);
     }
     return;
   }
+  const bool carried = (a.slot->op.flags & MGL_CUDA_CARRIED) != 0;
   mgl_attend_start(&a, true, &tile, &cursor);
   for (bool began = false;; began = true) {
     mgl_decode_aim(&a, w->warp, &row);
+    if (began || carried) {
+      mgl_decode_ask(&a, &row, &words);
+    }
     mgl_attend_start_v(&a, cursor.page, &tile);
     if (began) {
       mgl_sync_consumers();  // scratch is free
     } else if (!mgl_task_wait(w)) {
       return;
     }
-    mgl_decode_prepare(&a, &row);
+    if (!carried && !began) {
+      mgl_decode_ask(&a, &row, &words);
+    }
+    mgl_decode_prepare(&a, &row, &words);
     if (!began) {
       mgl_task_began(w);
     }

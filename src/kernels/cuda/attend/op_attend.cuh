@@ -16,6 +16,7 @@ static __device__ __forceinline__ void mgl_op_task_attend(mgl_worker *w) {
   mgl_attend_tile tile;
   mgl_attend_cursor cursor;
   mgl_decode_row row;
+  mgl_attend_row words;
   (void)mgl_attend_begin(&a, w);
   mgl_attend_start(&a, true, &tile, &cursor);
   for (bool began = false;; began = true) {
@@ -26,7 +27,8 @@ static __device__ __forceinline__ void mgl_op_task_attend(mgl_worker *w) {
     } else {
       mgl_await_kernels_before();
     }
-    mgl_decode_prepare(&a, &row);
+    mgl_decode_ask(&a, &row, &words);
+    mgl_decode_prepare(&a, &row, &words);
     mgl_attend_finish_item(&a, &tile, &cursor);
     if (!mgl_attend_next(&a)) {
       return;

@@ -53,7 +53,9 @@ enum {
   MGL_CUDA_MAX_CHUNKS = 16,
   MGL_CUDA_QUERY_COLUMNS = 8,  // query tokens of an item times heads of a KV group, at most
   MGL_CUDA_MAX_ITEMS = MGL_CUDA_MAX_TOKENS * MGL_CUDA_MAX_CHUNKS,
-  MGL_LONE_MOST_ITEMS = 64,  // of a task whose warps have an item each (attend_warps.cuh)
+  // Of a task whose warps have an item each (attend_warps.cuh): from so many on that is faster.
+  MGL_LONE_LEAST_ITEMS = 3,
+  MGL_LONE_MOST_ITEMS = 64,
 };
 
 // Kinds besides mgl_op_kind: tasks wait and trigger, and do nothing between. For ops that are left
@@ -370,6 +372,7 @@ typedef struct mgl_cuda_run {
   uint32_t long_tokens;       // an iteration of more tokens than these
   uint64_t narrow_context;    // attends to at most so many, those of all its sequences added up;
                               // UINT64_MAX: to any number
+  uint32_t short_are_narrow;  // 1: but MGL_PLAN_SHORT to any number
   uint32_t sequence_slots;    // of the planner, `sequences`, and all arrays by slot
   uint64_t stall_ns;          // no progress for so long is a fault
   uint32_t injection;         // mgl_cuda_injection

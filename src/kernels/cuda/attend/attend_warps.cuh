@@ -18,12 +18,11 @@
 
 enum {
   MGL_LONE_TILES = MGL_CUDA_MIN_CHUNK / MGL_ATTEND_TILE,  // of an item, at most
+  MGL_LONE_STEP = 4,                                      // of them, with one softmax
   MGL_LONE_ROWS = 4,                                      // of Q that a warp loads at once
-  // Scratch, in bytes. Of each warp: Q, bf16 [columns][HD], and this iteration's row of K and of V.
-  MGL_LONE_K = MGL_CUDA_QUERY_COLUMNS * MGL_HEAD_DIM * 2,
-  MGL_LONE_V = MGL_LONE_K + MGL_HEAD_DIM * 2,
-  MGL_LONE_WARP = MGL_LONE_V + MGL_HEAD_DIM * 2,
-  // Then the items, and the next one that no warp has taken.
+  // Scratch, in bytes. Of each warp: Q, bf16 [columns][HD].
+  MGL_LONE_WARP = MGL_CUDA_QUERY_COLUMNS * MGL_HEAD_DIM * 2,
+  // Then the items, the next one that no warp has taken, and how many there are.
   MGL_LONE_ITEMS = MGL_CUDA_CONSUMER_WARPS * MGL_LONE_WARP,
   MGL_LONE_ITEM = 96,
   MGL_LONE_NEXT = MGL_LONE_ITEMS + MGL_LONE_MOST_ITEMS * MGL_LONE_ITEM,
@@ -40,7 +39,7 @@ typedef struct mgl_lone_item {
 
 static_assert(MGL_LONE_TILES == MGL_CUDA_CONSUMER_WARPS, "a tile is what a warp has elsewhere");
 static_assert(sizeof(mgl_lone_item) == MGL_LONE_ITEM && MGL_LONE_ITEM % 16 == 0 &&
-                  MGL_LONE_WARP % 16 == 0 && MGL_LONE_NEXT + 4 <= MGL_CUDA_SCRATCH_BYTES,
+                  MGL_LONE_WARP % 16 == 0 && MGL_LONE_NEXT + 8 <= MGL_CUDA_SCRATCH_BYTES,
               "scratch");
 
 // What a warp keeps of its item between the passes over K and V: weights, as words of B; and of
@@ -64,8 +63,13 @@ static __device__ __forceinline__ uint32_t mgl_lone_count(const mgl_first_item *
   return (first->item_count + first->strides - 1 - stride) / first->strides;
 }
 
-// All consumers: looks up the task's items, 16 threads for each. Returns how many there are.
-static __device__ __forceinline__ uint32_t mgl_lone_look_up(const mgl_worker *w) {
+// The task's items, all of them and those that a warp has taken; in scratch, to save registers.
+static __device__ __forceinline__ volatile uint32_t *mgl_lone_counts(const mgl_worker *w) {
+  return (volatile uint32_t *)(w->scratch + MGL_LONE_NEXT);
+}
+
+// All consumers: looks up the task's items, 16 threads for each.
+static __device__ __forceinline__ void mgl_lone_look_up(const mgl_worker *w) {
   const mgl_slot *slot = mgl_task_slot(w);
   const mgl_first_item *first = &slot->first;
   const mgl_cuda_run *run = w->run;
@@ -97,10 +101,10 @@ static __device__ __forceinline__ uint32_t mgl_lone_look_up(const mgl_worker *w)
     total += count;
   }
   if (w->thread == 0) {
-    *(uint32_t *)(w->scratch + MGL_LONE_NEXT) = MGL_CUDA_CONSUMER_WARPS;
+    mgl_lone_counts(w)[0] = MGL_CUDA_CONSUMER_WARPS;
+    mgl_lone_counts(w)[1] = total;
   }
   mgl_sync_consumers();
-  return total;
 }
 
 static __device__ __forceinline__ void mgl_lone_set(mgl_attend *a, uint32_t number) {
@@ -187,28 +191,21 @@ static __device__ __forceinline__ void mgl_lone_take(const mgl_attend *a, uint32
            __any_sync(0xffffffffu, open) && a->w->block->stop == 0);
 }
 
-// Puts a row into the warp's scratch, and into the cache if there is a place: elements `stride`
-// apart.
+// Puts a row into the warp's scratch or into the cache, elements `stride` apart.
 static __device__ __forceinline__ void mgl_lone_put(const mgl_attend *a, const mgl_attend_row *row,
-                                                    uint16_t *to, uint16_t *cache,
-                                                    uint32_t stride) {
+                                                    uint16_t *to, uint32_t stride) {
 #pragma unroll
   for (uint32_t i = 0; i < MGL_ATTEND_PAIRS; i++) {
     const uint32_t pair = a->w->lane + 32 * i;
     if (pair < MGL_HEAD_DIM / 2) {
-      const uint16_t low = mgl_round_bf16(row->low[i]), high = mgl_round_bf16(row->high[i]);
-      to[pair] = low;
-      to[pair + MGL_HEAD_DIM / 2] = high;
-      if (cache != nullptr) {
-        cache[pair * stride] = low;
-        cache[(pair + MGL_HEAD_DIM / 2) * stride] = high;
-      }
+      to[pair * stride] = mgl_round_bf16(row->low[i]);
+      to[(pair + MGL_HEAD_DIM / 2) * stride] = mgl_round_bf16(row->high[i]);
     }
   }
 }
 
 // Puts the item's queries into the warp's scratch; and K and V of its token, where its chunk has
-// that position, into scratch and cache.
+// that position, into the cache, from which the warp then reads them with the rest of their page.
 static __device__ __forceinline__ void mgl_lone_prepare(const mgl_attend *a, uint8_t *scratch) {
   mgl_attend_norms norms;
   mgl_attend_load_norms(a, &norms);
@@ -221,7 +218,7 @@ static __device__ __forceinline__ void mgl_lone_prepare(const mgl_attend *a, uin
     for (uint32_t r = 0; r < most; r++) {
       if (first + r < MGL_GROUP) {
         mgl_attend_norm_rotate(a, true, &norms, &rows[r]);
-        mgl_lone_put(a, &rows[r], (uint16_t *)scratch + (first + r) * MGL_HEAD_DIM, nullptr, 0);
+        mgl_lone_put(a, &rows[r], (uint16_t *)scratch + (first + r) * MGL_HEAD_DIM, 1);
       }
     }
   }
@@ -231,116 +228,90 @@ static __device__ __forceinline__ void mgl_lone_prepare(const mgl_attend *a, uin
     mgl_attend_norm_rotate(a, false, &norms, &rows[0]);
     const size_t cached = mgl_attend_offset(a, a->own_first);
     const uint32_t in_tile = a->item.position % MGL_ATTEND_TILE;
-    mgl_lone_put(a, &rows[0], (uint16_t *)(scratch + MGL_LONE_K),
-                 a->slot->op.k_cache + cached + in_tile * MGL_HEAD_DIM, 1);
-    mgl_lone_put(a, &rows[1], (uint16_t *)(scratch + MGL_LONE_V),
-                 a->slot->op.v_cache + cached + in_tile, MGL_ATTEND_TILE);
+    mgl_lone_put(a, &rows[0], a->slot->op.k_cache + cached + in_tile * MGL_HEAD_DIM, 1);
+    mgl_lone_put(a, &rows[1], a->slot->op.v_cache + cached + in_tile, MGL_ATTEND_TILE);
   }
   __syncwarp();
 }
 
 // --- tiles ---------------------------------------------------------------------------------------
 
-// Puts the token's row of K into the tile at `first`; rows behind it are seen by nobody.
-static __device__ __forceinline__ void mgl_lone_patch_k(const mgl_attend *a, uint32_t first,
-                                                        const uint8_t *scratch,
-                                                        mgl_attend_tile *tile) {
-  const uint32_t lane = a->w->lane;
-  const uint16_t *k = (const uint16_t *)(scratch + MGL_LONE_K) + lane % 4 * 8;
+// Of the pass over K: scores of tiles from `first` on, and loads of those two after each. (What lies
+// behind the item is loaded from a page that is there, and nobody looks at it.)
+static __device__ __forceinline__ void mgl_lone_scores(const mgl_attend *a,
+                                                       const mgl_lone_item *item, uint32_t first,
+                                                       const uint8_t *scratch,
+                                                       mgl_attend_tile (&tiles)[2],
+                                                       float (&scores)[MGL_LONE_STEP][4]) {
 #pragma unroll
-  for (uint32_t h = 0; h < 2; h++) {
-    if (first + mgl_attend_position(lane / 4) + 2 * h >= a->cached_end) {
-#pragma unroll
-      for (uint32_t i = 0; i < MGL_ATTEND_PIECES; i++) {
-        tile->k[i][h] = *(const uint4 *)(k + i * 32);
-      }
+  for (uint32_t i = 0; i < MGL_LONE_STEP; i++) {
+    scores[i][0] = scores[i][1] = scores[i][2] = scores[i][3] = 0;
+    mgl_attend_scores(a, (const uint16_t *)scratch, &tiles[i % 2], scores[i]);
+    const uint32_t next = first + i + 2;
+    if (a->item.kv_begin + next * MGL_ATTEND_TILE < a->item.kv_end) {
+      mgl_attend_load_k(a, item->pages[next], &tiles[i % 2]);
     }
   }
 }
 
-// Puts the token's row of V into the tile; positions that nobody sees become 0, since 0 times what
-// may lie there need not be.
-static __device__ __forceinline__ void mgl_lone_patch_v(const mgl_attend *a, uint32_t first,
-                                                        const uint8_t *scratch,
-                                                        mgl_attend_tile *tile) {
-  const uint32_t position = first + a->w->lane % 4 * 4;
-  const uint16_t *v = (const uint16_t *)(scratch + MGL_LONE_V) + a->w->lane / 4;
-  const uint32_t old[2] = {mgl_attend_before(position, a->cached_end),
-                           mgl_attend_before(position + 2, a->cached_end)};
-  const uint32_t fresh[2] = {mgl_attend_before(position, a->item.kv_end) & ~old[0],
-                             mgl_attend_before(position + 2, a->item.kv_end) & ~old[1]};
-#pragma unroll
-  for (uint32_t h = 0; h < 2; h++) {
-#pragma unroll
-    for (uint32_t i = 0; i < MGL_ATTEND_ROWS; i++) {
-      const uint32_t value = v[i * 16 + h * 8] * 0x10001u;
-      tile->v[i][h].x = (tile->v[i][h].x & old[0]) | (value & fresh[0]);
-      tile->v[i][h].y = (tile->v[i][h].y & old[1]) | (value & fresh[1]);
-    }
-  }
-}
-
-// From a tile's scores to weights, as mgl_attend_softmax makes them of a warp's first one, and sums
-// them up as mgl_attend_publish does.
-static __device__ __forceinline__ void mgl_lone_softmax(const mgl_attend *a, uint32_t number,
-                                                        const float scores[4],
+// From their scores to weights: of each tile as mgl_attend_softmax makes them of a warp's first one,
+// with sums as in mgl_attend_publish. Step by step for all of them, so that none waits for another.
+static __device__ __forceinline__ void mgl_lone_softmax(const mgl_attend *a, uint32_t first,
+                                                        float (&scores)[MGL_LONE_STEP][4],
                                                         mgl_lone_state *state) {
   const float factor = a->slot->op.scale * 1.44269504f;  // log2 e
   const uint32_t group = a->w->lane / 4;
-  const uint32_t position =
-      a->item.kv_begin + number * MGL_ATTEND_TILE + mgl_attend_position(group);
-  float low[2], high[2], maxima[2];
+  float maxima[MGL_LONE_STEP][2], sums[MGL_LONE_STEP][2];
 #pragma unroll
-  for (uint32_t i = 0; i < 2; i++) {
-    low[i] = position <= a->item.position ? scores[i] * factor : mgl_attend_unseen();
-    high[i] = position + 2 <= a->item.position ? scores[2 + i] * factor : mgl_attend_unseen();
-    maxima[i] = fmaxf(low[i], high[i]);
+  for (uint32_t t = 0; t < MGL_LONE_STEP; t++) {
+    const uint32_t position =
+        a->item.kv_begin + (first + t) * MGL_ATTEND_TILE + mgl_attend_position(group);
 #pragma unroll
-    for (int offset = 4; offset < 32; offset *= 2) {
-      maxima[i] = fmaxf(maxima[i], __shfl_xor_sync(0xffffffffu, maxima[i], offset));
+    for (uint32_t i = 0; i < 4; i++) {
+      scores[t][i] =
+          position + i / 2 * 2 <= a->item.position ? scores[t][i] * factor : mgl_attend_unseen();
     }
-    const float base = mgl_attend_base(maxima[i]);
-    low[i] = exp2f(low[i] - base);
-    high[i] = exp2f(high[i] - base);
+    maxima[t][0] = fmaxf(scores[t][0], scores[t][2]);
+    maxima[t][1] = fmaxf(scores[t][1], scores[t][3]);
   }
-  uint32_t words[2] = {mgl_pack_bf16(low[0], low[1]), mgl_pack_bf16(high[0], high[1])};
-  float sums[2] = {mgl_widen_bf16(words[0] & 0xffffu) + mgl_widen_bf16(words[1] & 0xffffu),
-                   mgl_widen_bf16(words[0] >> 16) + mgl_widen_bf16(words[1] >> 16)};
-  words[0] = mgl_transpose8(words[0]);
-  words[1] = mgl_transpose8(words[1]);
 #pragma unroll
-  for (uint32_t i = 0; i < 2; i++) {
+  for (int offset = 4; offset < 32; offset *= 2) {
 #pragma unroll
-    for (int offset = 4; offset < 32; offset *= 2) {
-      sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], offset);
-    }
-    state->max[i] = group == number ? maxima[i] : state->max[i];
-    state->sum[i] = group == number ? sums[i] : state->sum[i];
-#pragma unroll
-    for (uint32_t t = 0; t < MGL_LONE_TILES; t++) {  // an index that is not constant takes memory
-      state->weights[t][i] = t == number ? words[i] : state->weights[t][i];
+    for (uint32_t i = 0; i < 2 * MGL_LONE_STEP; i++) {
+      float *max = &maxima[i / 2][i % 2];
+      *max = fmaxf(*max, __shfl_xor_sync(0xffffffffu, *max, offset));
     }
   }
-}
-
-// A tile of the pass over K, and the load of the one after the next, if it is there.
-static __device__ __forceinline__ void mgl_lone_score(const mgl_attend *a,
-                                                      const mgl_lone_item *item, uint32_t number,
-                                                      const uint8_t *scratch, mgl_attend_tile *tile,
-                                                      mgl_lone_state *state) {
-  const uint32_t first = a->item.kv_begin + number * MGL_ATTEND_TILE;
-  float scores[4];
-  if (first >= a->item.kv_end) {
-    return;
+#pragma unroll
+  for (uint32_t t = 0; t < MGL_LONE_STEP; t++) {
+    const float base[2] = {mgl_attend_base(maxima[t][0]), mgl_attend_base(maxima[t][1])};
+    const uint32_t words[2] = {
+        mgl_pack_bf16(exp2f(scores[t][0] - base[0]), exp2f(scores[t][1] - base[1])),
+        mgl_pack_bf16(exp2f(scores[t][2] - base[0]), exp2f(scores[t][3] - base[1]))};
+    sums[t][0] = mgl_widen_bf16(words[0] & 0xffffu) + mgl_widen_bf16(words[1] & 0xffffu);
+    sums[t][1] = mgl_widen_bf16(words[0] >> 16) + mgl_widen_bf16(words[1] >> 16);
+#pragma unroll
+    for (uint32_t i = 0; i < 2; i++) {
+      const uint32_t word = mgl_transpose8(words[i]);
+#pragma unroll
+      for (uint32_t j = t; j < MGL_LONE_TILES; j += MGL_LONE_STEP) {  // no index but constants
+        state->weights[j][i] = j == first + t ? word : state->weights[j][i];
+      }
+    }
   }
-  if (first + MGL_ATTEND_TILE > a->cached_end) {
-    mgl_lone_patch_k(a, first, scratch, tile);
+#pragma unroll
+  for (int offset = 4; offset < 32; offset *= 2) {
+#pragma unroll
+    for (uint32_t i = 0; i < 2 * MGL_LONE_STEP; i++) {
+      sums[i / 2][i % 2] += __shfl_xor_sync(0xffffffffu, sums[i / 2][i % 2], offset);
+    }
   }
-  mgl_attend_scores(a, (const uint16_t *)scratch, tile, scores);
-  if (first + 2 * MGL_ATTEND_TILE < a->item.kv_end) {
-    mgl_attend_load_k(a, item->pages[number + 2], tile);
+#pragma unroll
+  for (uint32_t i = 0; i < 2 * MGL_LONE_STEP; i++) {
+    const bool mine = group == first + i / 2;
+    state->max[i % 2] = mine ? maxima[i / 2][i % 2] : state->max[i % 2];
+    state->sum[i % 2] = mine ? sums[i / 2][i % 2] : state->sum[i % 2];
   }
-  mgl_lone_softmax(a, number, scores, state);
 }
 
 // What mgl_attend_merge makes of the tiles' maxima and sums: in max and sum, of all tiles.
@@ -364,10 +335,25 @@ static __device__ __forceinline__ void mgl_lone_merge_sums(const mgl_attend *a,
   }
 }
 
+// Positions that nobody sees become 0, since 0 times what may lie there need not be.
+static __device__ __forceinline__ void mgl_lone_mask_v(const mgl_attend *a, uint32_t first,
+                                                       mgl_attend_tile *tile) {
+  const uint32_t position = first + a->w->lane % 4 * 4;
+  const uint32_t seen[2] = {mgl_attend_before(position, a->item.kv_end),
+                            mgl_attend_before(position + 2, a->item.kv_end)};
+#pragma unroll
+  for (uint32_t i = 0; i < MGL_ATTEND_ROWS; i++) {
+#pragma unroll
+    for (uint32_t h = 0; h < 2; h++) {
+      tile->v[i][h].x &= seen[0];
+      tile->v[i][h].y &= seen[1];
+    }
+  }
+}
+
 // A tile of the pass over V: its sums of values are added to those of the tiles before it.
 static __device__ __forceinline__ void mgl_lone_add(const mgl_attend *a, const mgl_lone_item *item,
-                                                    uint32_t number, const uint8_t *scratch,
-                                                    mgl_attend_tile *tile,
+                                                    uint32_t number, mgl_attend_tile *tile,
                                                     const mgl_lone_state *state,
                                                     float (&values)[MGL_ATTEND_ROWS][4]) {
   const uint32_t first = a->item.kv_begin + number * MGL_ATTEND_TILE;
@@ -384,8 +370,8 @@ static __device__ __forceinline__ void mgl_lone_add(const mgl_attend *a, const m
     }
     factor[i] = __shfl_sync(0xffffffffu, state->factor[i], (int)(number * 4 + a->w->lane % 4));
   }
-  if (first + MGL_ATTEND_TILE > a->cached_end) {
-    mgl_lone_patch_v(a, first, scratch, tile);
+  if (first + MGL_ATTEND_TILE > a->item.kv_end) {
+    mgl_lone_mask_v(a, first, tile);
   }
 #pragma unroll
   for (uint32_t i = 0; i < MGL_ATTEND_ROWS; i++) {
@@ -405,17 +391,28 @@ static __device__ __forceinline__ void mgl_lone_add(const mgl_attend *a, const m
 
 // --- results -------------------------------------------------------------------------------------
 
-// From the lanes, which have rows g and g + 8 of each 16 and columns 2t and 2t + 1, to the partial
-// result of the chunk.
-static __device__ __forceinline__ void mgl_lone_leave(const mgl_attend *a,
-                                                      const mgl_lone_state *state,
-                                                      const float (&values)[MGL_ATTEND_ROWS][4]) {
-  const uint32_t group = a->w->lane / 4;
+// The chunk's partial result of its columns: maximum and sum of weights, as soon as they are known.
+static __device__ __forceinline__ void mgl_lone_leave_sums(const mgl_attend *a,
+                                                           const mgl_lone_state *state) {
+#pragma unroll
+  for (uint32_t j = 0; j < 2; j++) {
+    const uint32_t column = a->w->lane * 2 + j;
+    if (column < MGL_GROUP) {
+      mgl_store_l2_whole(
+          mgl_attend_partial(a, a->item.chunk, column) + MGL_HEAD_DIM,
+          make_uint4(__float_as_uint(state->max[j]), __float_as_uint(state->sum[j]), a->tag, 0));
+    }
+  }
+}
+
+// And of its values, of which lanes have rows g and g + 8 of each 16 and columns 2t and 2t + 1.
+static __device__ __forceinline__ void mgl_lone_leave_values(
+    const mgl_attend *a, const float (&values)[MGL_ATTEND_ROWS][4]) {
 #pragma unroll
   for (uint32_t j = 0; j < 2; j++) {
     const uint32_t column = a->w->lane % 4 * 2 + j;
     if (column < MGL_GROUP) {
-      uint64_t *partial = mgl_attend_partial(a, a->item.chunk, column) + group;
+      uint64_t *partial = mgl_attend_partial(a, a->item.chunk, column) + a->w->lane / 4;
 #pragma unroll
       for (uint32_t i = 0; i < MGL_ATTEND_ROWS; i++) {
 #pragma unroll
@@ -423,11 +420,6 @@ static __device__ __forceinline__ void mgl_lone_leave(const mgl_attend *a,
           mgl_store_l2_long(partial + i * 16 + h * 8,
                             (uint64_t)a->tag << 32 | __float_as_uint(values[i][2 * h + j]));
         }
-      }
-      if (group == 0) {
-        mgl_store_l2_whole(
-            partial + MGL_HEAD_DIM,
-            make_uint4(__float_as_uint(state->max[j]), __float_as_uint(state->sum[j]), a->tag, 0));
       }
     }
   }
@@ -444,27 +436,31 @@ static __device__ __forceinline__ void mgl_lone_start(mgl_attend *a, uint32_t nu
 static __device__ __forceinline__ void mgl_lone_finish(const mgl_attend *a, uint32_t number,
                                                        const uint8_t *scratch) {
   const mgl_lone_item *item = mgl_lone_at(a->w, number);
-  mgl_attend_tile tiles[2];
   mgl_lone_state state = {};
+  mgl_attend_tile tiles[2];
   state.max[0] = state.max[1] = mgl_attend_unseen();
   mgl_attend_load_k(a, item->pages[0], &tiles[0]);
   mgl_attend_load_k(a, item->pages[1], &tiles[1]);
   mgl_lone_prefetch(a, a->slot->op.v_cache, item);
 #pragma unroll 1
-  for (uint32_t i = 0; i < MGL_LONE_TILES; i += 2) {
-    mgl_lone_score(a, item, i, scratch, &tiles[0], &state);
-    mgl_lone_score(a, item, i + 1, scratch, &tiles[1], &state);
+  for (uint32_t i = 0;
+       i < MGL_LONE_TILES && a->item.kv_begin + i * MGL_ATTEND_TILE < a->item.kv_end;
+       i += MGL_LONE_STEP) {
+    float scores[MGL_LONE_STEP][4];
+    mgl_lone_scores(a, item, i, scratch, tiles, scores);
+    mgl_lone_softmax(a, i, scores, &state);
   }
   mgl_attend_load_v(a, item->pages[0], &tiles[0]);
   mgl_attend_load_v(a, item->pages[1], &tiles[1]);
   mgl_lone_merge_sums(a, &state);
+  mgl_lone_leave_sums(a, &state);
   float values[MGL_ATTEND_ROWS][4] = {};
 #pragma unroll 1
   for (uint32_t i = 0; i < MGL_LONE_TILES; i += 2) {
-    mgl_lone_add(a, item, i, scratch, &tiles[0], &state, values);
-    mgl_lone_add(a, item, i + 1, scratch, &tiles[1], &state, values);
+    mgl_lone_add(a, item, i, &tiles[0], &state, values);
+    mgl_lone_add(a, item, i + 1, &tiles[1], &state, values);
   }
-  mgl_lone_leave(a, &state, values);
+  mgl_lone_leave_values(a, values);
 }
 
 // The next item that no warp has.
@@ -478,9 +474,9 @@ static __device__ __forceinline__ uint32_t mgl_lone_next(const mgl_worker *w) {
 
 // Of the task's items that are their sequences' last chunks: all chunks, whoever left them. (Of a
 // single one too: it is multiplied by 1.)
-static __device__ __forceinline__ void mgl_lone_merge(mgl_attend *a, uint32_t total) {
+static __device__ __forceinline__ void mgl_lone_merge(mgl_attend *a) {
 #pragma unroll 1
-  for (uint32_t number = 0; number < total; number++) {
+  for (uint32_t number = 0; number < mgl_lone_counts(a->w)[1]; number++) {
     mgl_lone_set(a, number);
     if (a->item.chunk + 1 != a->item.chunks) {
       continue;
@@ -497,31 +493,31 @@ static __device__ __forceinline__ void mgl_lone_merge(mgl_attend *a, uint32_t to
 // partial results are asked for until they are there.
 static __device__ __forceinline__ void mgl_task_attend_warps(mgl_worker *w) {
   mgl_attend a;
-  const uint32_t total = mgl_lone_look_up(w);
+  mgl_lone_look_up(w);
   (void)mgl_attend_begin(&a, w);
   a.tag = a.slot->first.tag;
   a.partials = w->run->partials;
   uint8_t *scratch = w->scratch + w->warp * MGL_LONE_WARP;
   uint32_t number = w->warp;
-  if (number < total) {
+  if (number < mgl_lone_counts(w)[1]) {
     mgl_lone_start(&a, number);
   }
   if (!mgl_task_wait(w)) {
     return;
   }
 #pragma unroll 1
-  for (bool began = false; number < total; began = true) {
+  for (bool began = false; number < mgl_lone_counts(w)[1]; began = true) {
     mgl_lone_prepare(&a, scratch);
     if (!began) {
       mgl_task_began(w);
     }
     mgl_lone_finish(&a, number, scratch);
     number = mgl_lone_next(w);
-    if (number < total) {
+    if (number < mgl_lone_counts(w)[1]) {
       mgl_lone_start(&a, number);
     }
   }
-  mgl_lone_merge(&a, total);
+  mgl_lone_merge(&a);
   mgl_attend_open_rest(w);
 }
 

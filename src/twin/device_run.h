@@ -372,7 +372,6 @@ typedef struct mgl_cuda_run {
   uint32_t long_tokens;       // an iteration of more tokens than these
   uint64_t narrow_context;    // attends to at most so many, those of all its sequences added up;
                               // UINT64_MAX: to any number
-  uint32_t short_are_narrow;  // 1: but MGL_PLAN_SHORT to any number
   uint32_t sequence_slots;    // of the planner, `sequences`, and all arrays by slot
   uint64_t stall_ns;          // no progress for so long is a fault
   uint32_t injection;         // mgl_cuda_injection

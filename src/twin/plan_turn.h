@@ -483,8 +483,7 @@ MGL_PLANNER_FN uint32_t mgl_turn_decide(mgl_lanes lanes, mgl_cuda_run *run, uint
 
 // All lanes: whether the plan that waits in the planner, of `tokens`, is one for the wide class. It
 // is if it has more tokens than the narrow class takes, or some and much context: then attention of
-// the narrow class takes longer than all that the wide class adds (docs/log/197), unless all
-// sequences decode and have chunks of the shortest kind (docs/log/218).
+// the narrow class takes longer than all that the wide class adds (docs/log/197).
 MGL_PLANNER_FN bool mgl_turn_is_wide(mgl_lanes lanes, const mgl_cuda_run *run, uint32_t tokens) {
   if (tokens > run->iteration_tokens || run->narrow_context == UINT64_MAX ||
       tokens <= run->long_tokens) {
@@ -493,15 +492,12 @@ MGL_PLANNER_FN bool mgl_turn_is_wide(mgl_lanes lanes, const mgl_cuda_run *run, u
   const mgl_planner *p = run->planner;
   const mgl_plan_entry *entries = (const mgl_plan_entry *)mgl_planner_at(p, p->entries_at);
   uint64_t context = 0;
-  uint32_t longer = 0;
   for (uint32_t base = 0; base < p->entry_count; base += lanes.count) {
     uint32_t idx = base + lanes.lane;
     uint32_t end = idx < p->entry_count ? entries[idx].position + entries[idx].count : 0;
     context += mgl_lanes_sum(lanes, end);
-    longer += mgl_lanes_sum(lanes, end > MGL_CHUNKED_POSITIONS ? 1 : 0);
   }
-  bool is_short = run->short_are_narrow != 0 && longer == 0 && tokens == p->entry_count;
-  return context > run->narrow_context && !is_short;
+  return context > run->narrow_context;
 }
 
 // All lanes: makes plan `iteration`. Returns its tokens; 0: there is no such plan now, or ever

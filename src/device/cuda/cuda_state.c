@@ -174,7 +174,6 @@ void mgl_cuda_make_image(mgl_cuda_program *p, const mgl_cuda_start *start) {
   run->narrow_context = !wide    ? UINT64_MAX
                         : chosen ? p->wide.narrow_context
                                  : start->launch->narrow_context;
-  run->short_are_narrow = chosen ? 1 : 0;
   run->sequence_slots = p->feeding.slot_count;
   // No plan exists yet.
   mgl_cuda_plan_clear(mgl_cuda_image_plan(p));

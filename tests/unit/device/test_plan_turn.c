@@ -370,13 +370,10 @@ static bool is_large(const mgl_cuda_run *run) {
   const mgl_planner *p = run->planner;
   const mgl_plan_entry *entries = (const mgl_plan_entry *)mgl_planner_at(p, p->entries_at);
   uint64_t context = 0;
-  bool is_short = run->short_are_narrow != 0;
   for (uint32_t i = 0; i < p->entry_count; i++) {
     context += entries[i].position + entries[i].count;
-    is_short = is_short && entries[i].count == 1 &&
-               entries[i].position < MGL_CUDA_MIN_CHUNK * MGL_CUDA_MAX_CHUNKS;
   }
-  return p->token_count > run->iteration_tokens || (context > run->narrow_context && !is_short);
+  return p->token_count > run->iteration_tokens || context > run->narrow_context;
 }
 
 // A turn of the chain. Returns whether an iteration of the wide class runs behind it.
@@ -444,7 +441,7 @@ static void run_chain(world *w, wide_world *wide, bool stirs) {
 // Plans of more tokens or context than the narrow class takes stay in the planner, and become plans
 // of the wide class when what was running has ended; the first one that is small enough stays there
 // too, and becomes one of the narrow class.
-static void check_large_plans(uint64_t narrow_context, bool short_are_narrow) {
+static void check_large_plans(uint64_t narrow_context) {
   static world w;
   static wide_world wide;
   memset(&w, 0, sizeof w);
@@ -457,7 +454,6 @@ static void check_large_plans(uint64_t narrow_context, bool short_are_narrow) {
   mgl_cuda_run *run = w.run;
   run->iteration_tokens = NARROW_TOKENS;
   run->narrow_context = narrow_context;
-  run->short_are_narrow = short_are_narrow ? 1 : 0;
   bool runs = false;  // iteration `iteration - 1` of the narrow class has not sampled yet
   uint64_t iteration = 0;
   for (uint32_t turn = 0; turn < TURNS; turn++) {
@@ -495,13 +491,12 @@ static void check_large_plans(uint64_t narrow_context, bool short_are_narrow) {
 
 static void large_plans_are_left_to_the_wide_class(void **state) {
   (void)state;
-  check_large_plans(UINT64_MAX, false);
+  check_large_plans(UINT64_MAX);
 }
 
 static void long_contexts_are_left_to_the_wide_class(void **state) {
   (void)state;
-  check_large_plans(LONG_CONTEXT, false);
-  check_large_plans(LONG_CONTEXT, true);
+  check_large_plans(LONG_CONTEXT);
 }
 
 // A chain whose iteration the host has ended plans no more.

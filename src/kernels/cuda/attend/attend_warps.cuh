@@ -1,6 +1,6 @@
 // attend of many sequences that decode: a warp computes an item by itself. So the warps of a worker
 // have eight items under way, which wait for memory beside each other, and meet at no barrier; with
-// eight warps at one item each wait is everybody's (docs/log/216).
+// eight warps at one item each wait is everybody's (docs/log/216, 218).
 //
 // The bits are those of tasks_attend.cuh, where the tiles of an item are those of eight warps: each
 // tile has a softmax of its own, and they are merged in ascending order. Here a warp computes the
@@ -22,7 +22,7 @@ enum {
   MGL_LONE_ROWS = 4,                                      // of Q that a warp loads at once
   // Scratch, in bytes. Of each warp: Q, bf16 [columns][HD].
   MGL_LONE_WARP = MGL_CUDA_QUERY_COLUMNS * MGL_HEAD_DIM * 2,
-  // Then the items, the next one that no warp has taken, and how many there are.
+  // Then the items, and the next one that no warp has taken.
   MGL_LONE_ITEMS = MGL_CUDA_CONSUMER_WARPS * MGL_LONE_WARP,
   MGL_LONE_ITEM = 96,
   MGL_LONE_NEXT = MGL_LONE_ITEMS + MGL_LONE_MOST_ITEMS * MGL_LONE_ITEM,
@@ -39,7 +39,7 @@ typedef struct mgl_lone_item {
 
 static_assert(MGL_LONE_TILES == MGL_CUDA_CONSUMER_WARPS, "a tile is what a warp has elsewhere");
 static_assert(sizeof(mgl_lone_item) == MGL_LONE_ITEM && MGL_LONE_ITEM % 16 == 0 &&
-                  MGL_LONE_WARP % 16 == 0 && MGL_LONE_NEXT + 8 <= MGL_CUDA_SCRATCH_BYTES,
+                  MGL_LONE_WARP % 16 == 0 && MGL_LONE_NEXT + 4 <= MGL_CUDA_SCRATCH_BYTES,
               "scratch");
 
 // What a warp keeps of its item between the passes over K and V: weights, as words of B; and of
@@ -63,13 +63,8 @@ static __device__ __forceinline__ uint32_t mgl_lone_count(const mgl_first_item *
   return (first->item_count + first->strides - 1 - stride) / first->strides;
 }
 
-// The task's items, all of them and those that a warp has taken; in scratch, to save registers.
-static __device__ __forceinline__ volatile uint32_t *mgl_lone_counts(const mgl_worker *w) {
-  return (volatile uint32_t *)(w->scratch + MGL_LONE_NEXT);
-}
-
-// All consumers: looks up the task's items, 16 threads for each.
-static __device__ __forceinline__ void mgl_lone_look_up(const mgl_worker *w) {
+// All consumers: looks up the task's items, 16 threads for each. Returns how many there are.
+static __device__ __forceinline__ uint32_t mgl_lone_look_up(const mgl_worker *w) {
   const mgl_slot *slot = mgl_task_slot(w);
   const mgl_first_item *first = &slot->first;
   const mgl_cuda_run *run = w->run;
@@ -101,10 +96,10 @@ static __device__ __forceinline__ void mgl_lone_look_up(const mgl_worker *w) {
     total += count;
   }
   if (w->thread == 0) {
-    mgl_lone_counts(w)[0] = MGL_CUDA_CONSUMER_WARPS;
-    mgl_lone_counts(w)[1] = total;
+    *(uint32_t *)(w->scratch + MGL_LONE_NEXT) = MGL_CUDA_CONSUMER_WARPS;
   }
   mgl_sync_consumers();
+  return total;
 }
 
 static __device__ __forceinline__ void mgl_lone_set(mgl_attend *a, uint32_t number) {
@@ -236,8 +231,8 @@ static __device__ __forceinline__ void mgl_lone_prepare(const mgl_attend *a, uin
 
 // --- tiles ---------------------------------------------------------------------------------------
 
-// Of the pass over K: scores of tiles from `first` on, and loads of those two after each. (What lies
-// behind the item is loaded from a page that is there, and nobody looks at it.)
+// Of the pass over K: scores of tiles from `first` on, and loads of those two after each. (What
+// lies behind the item is loaded from a page that is there, and nobody looks at it.)
 static __device__ __forceinline__ void mgl_lone_scores(const mgl_attend *a,
                                                        const mgl_lone_item *item, uint32_t first,
                                                        const uint8_t *scratch,
@@ -254,8 +249,8 @@ static __device__ __forceinline__ void mgl_lone_scores(const mgl_attend *a,
   }
 }
 
-// From their scores to weights: of each tile as mgl_attend_softmax makes them of a warp's first one,
-// with sums as in mgl_attend_publish. Step by step for all of them, so that none waits for another.
+// From their scores to weights: of each tile as mgl_attend_softmax makes them of a warp's first
+// one, with sums as in mgl_attend_publish. Step by step for all, so that none waits for another.
 static __device__ __forceinline__ void mgl_lone_softmax(const mgl_attend *a, uint32_t first,
                                                         float (&scores)[MGL_LONE_STEP][4],
                                                         mgl_lone_state *state) {
@@ -391,28 +386,17 @@ static __device__ __forceinline__ void mgl_lone_add(const mgl_attend *a, const m
 
 // --- results -------------------------------------------------------------------------------------
 
-// The chunk's partial result of its columns: maximum and sum of weights, as soon as they are known.
-static __device__ __forceinline__ void mgl_lone_leave_sums(const mgl_attend *a,
-                                                           const mgl_lone_state *state) {
-#pragma unroll
-  for (uint32_t j = 0; j < 2; j++) {
-    const uint32_t column = a->w->lane * 2 + j;
-    if (column < MGL_GROUP) {
-      mgl_store_l2_whole(
-          mgl_attend_partial(a, a->item.chunk, column) + MGL_HEAD_DIM,
-          make_uint4(__float_as_uint(state->max[j]), __float_as_uint(state->sum[j]), a->tag, 0));
-    }
-  }
-}
-
-// And of its values, of which lanes have rows g and g + 8 of each 16 and columns 2t and 2t + 1.
-static __device__ __forceinline__ void mgl_lone_leave_values(
-    const mgl_attend *a, const float (&values)[MGL_ATTEND_ROWS][4]) {
+// From the lanes, which have rows g and g + 8 of each 16 and columns 2t and 2t + 1, to the partial
+// result of the chunk.
+static __device__ __forceinline__ void mgl_lone_leave(const mgl_attend *a,
+                                                      const mgl_lone_state *state,
+                                                      const float (&values)[MGL_ATTEND_ROWS][4]) {
+  const uint32_t group = a->w->lane / 4;
 #pragma unroll
   for (uint32_t j = 0; j < 2; j++) {
     const uint32_t column = a->w->lane % 4 * 2 + j;
     if (column < MGL_GROUP) {
-      uint64_t *partial = mgl_attend_partial(a, a->item.chunk, column) + a->w->lane / 4;
+      uint64_t *partial = mgl_attend_partial(a, a->item.chunk, column) + group;
 #pragma unroll
       for (uint32_t i = 0; i < MGL_ATTEND_ROWS; i++) {
 #pragma unroll
@@ -420,6 +404,11 @@ static __device__ __forceinline__ void mgl_lone_leave_values(
           mgl_store_l2_long(partial + i * 16 + h * 8,
                             (uint64_t)a->tag << 32 | __float_as_uint(values[i][2 * h + j]));
         }
+      }
+      if (group == 0) {
+        mgl_store_l2_whole(
+            partial + MGL_HEAD_DIM,
+            make_uint4(__float_as_uint(state->max[j]), __float_as_uint(state->sum[j]), a->tag, 0));
       }
     }
   }
@@ -453,14 +442,13 @@ static __device__ __forceinline__ void mgl_lone_finish(const mgl_attend *a, uint
   mgl_attend_load_v(a, item->pages[0], &tiles[0]);
   mgl_attend_load_v(a, item->pages[1], &tiles[1]);
   mgl_lone_merge_sums(a, &state);
-  mgl_lone_leave_sums(a, &state);
   float values[MGL_ATTEND_ROWS][4] = {};
 #pragma unroll 1
   for (uint32_t i = 0; i < MGL_LONE_TILES; i += 2) {
     mgl_lone_add(a, item, i, &tiles[0], &state, values);
     mgl_lone_add(a, item, i + 1, &tiles[1], &state, values);
   }
-  mgl_lone_leave_values(a, values);
+  mgl_lone_leave(a, &state, values);
 }
 
 // The next item that no warp has.
@@ -474,9 +462,9 @@ static __device__ __forceinline__ uint32_t mgl_lone_next(const mgl_worker *w) {
 
 // Of the task's items that are their sequences' last chunks: all chunks, whoever left them. (Of a
 // single one too: it is multiplied by 1.)
-static __device__ __forceinline__ void mgl_lone_merge(mgl_attend *a) {
+static __device__ __forceinline__ void mgl_lone_merge(mgl_attend *a, uint32_t total) {
 #pragma unroll 1
-  for (uint32_t number = 0; number < mgl_lone_counts(a->w)[1]; number++) {
+  for (uint32_t number = 0; number < total; number++) {
     mgl_lone_set(a, number);
     if (a->item.chunk + 1 != a->item.chunks) {
       continue;
@@ -493,31 +481,31 @@ static __device__ __forceinline__ void mgl_lone_merge(mgl_attend *a) {
 // partial results are asked for until they are there.
 static __device__ __forceinline__ void mgl_task_attend_warps(mgl_worker *w) {
   mgl_attend a;
-  mgl_lone_look_up(w);
+  const uint32_t total = mgl_lone_look_up(w);
   (void)mgl_attend_begin(&a, w);
   a.tag = a.slot->first.tag;
   a.partials = w->run->partials;
   uint8_t *scratch = w->scratch + w->warp * MGL_LONE_WARP;
   uint32_t number = w->warp;
-  if (number < mgl_lone_counts(w)[1]) {
+  if (number < total) {
     mgl_lone_start(&a, number);
   }
   if (!mgl_task_wait(w)) {
     return;
   }
 #pragma unroll 1
-  for (bool began = false; number < mgl_lone_counts(w)[1]; began = true) {
+  for (bool began = false; number < total; began = true) {
     mgl_lone_prepare(&a, scratch);
     if (!began) {
       mgl_task_began(w);
     }
     mgl_lone_finish(&a, number, scratch);
     number = mgl_lone_next(w);
-    if (number < mgl_lone_counts(w)[1]) {
+    if (number < total) {
       mgl_lone_start(&a, number);
     }
   }
-  mgl_lone_merge(&a);
+  mgl_lone_merge(&a, total);
   mgl_attend_open_rest(w);
 }
 

@@ -20,7 +20,6 @@
 #include "kernels/cuda/common/page_stream.cuh"
 #include "kernels/cuda/common/trace.cuh"
 #include "kernels/cuda/common/worker.cuh"
-#include "kernels/cuda/roles/loader_attend.cuh"
 
 // An mgl_load is what the loader knows of one task; lane i of the warp holds that of the i-th
 // fetched.
@@ -35,7 +34,6 @@ struct mgl_load {
   uint32_t packing, panel_bytes;
   // With MGL_HAS_EXPERTS: mgl_load_experts_kind, and above two bits the op's index.
   uint32_t experts;
-  uint32_t attend;  // of an attend task: the op's index, and 1; else 0
 };
 
 enum mgl_loader_copy { MGL_LOADER_COPY_FIRST, MGL_LOADER_COPY_SECOND, MGL_LOADER_COPY_UNKNOWN };
@@ -373,7 +371,6 @@ static __device__ __forceinline__ mgl_load mgl_fetch_load(const mgl_cuda_graph *
   load.group_pages = mgl_group_pages(op);
   load.packing = mgl_op_packing(op);
   load.panel_bytes = mgl_op_panel_bytes(op);
-  load.attend = op->kind == MGL_OP_ATTEND ? step->op + 1 : 0;
   if (MGL_HAS_EXPERTS) {
     const uint32_t kind = (op->flags & MGL_CUDA_X_NORMED) != 0 ? (uint32_t)MGL_LOAD_EXPERTS_UP
                                                                : (uint32_t)MGL_LOAD_EXPERTS_DOWN;
@@ -394,7 +391,6 @@ static __device__ __forceinline__ mgl_load mgl_load_of_lane(const mgl_load *mine
   load.row_tiles = __shfl_sync(0xffffffffu, mine->row_tiles, lane);
   load.passes = __shfl_sync(0xffffffffu, mine->passes, lane);
   load.group_pages = __shfl_sync(0xffffffffu, mine->group_pages, lane);
-  load.attend = __shfl_sync(0xffffffffu, mine->attend, lane);
   load.packing = MGL_PACKING_BF16;
   load.panel_bytes = 0;
   if (MGL_HAS_CODES) {
@@ -432,11 +428,6 @@ static __device__ __forceinline__ bool mgl_load_list(mgl_loader *l, const mgl_cu
       if (MGL_HAS_EXPERTS && load.experts != MGL_LOAD_DENSE) {
         goes_on = mgl_loader_route(l, &load);
       }
-#if MGL_TARGET_COPIES
-      if (load.attend != 0 && l->run->prefetch != 0) {
-        mgl_ask_attend_ahead(l->run, graph, l->iteration, load.attend - 1, load.begin, load.end);
-      }
-#endif
       if (goes_on && load.weights != nullptr && lane < MGL_LOADER_LANES) {
         goes_on = mgl_load_task(l, &load);
       }

@@ -53,6 +53,9 @@ enum {
   MGL_CUDA_MAX_CHUNKS = 16,
   MGL_CUDA_QUERY_COLUMNS = 8,  // query tokens of an item times heads of a KV group, at most
   MGL_CUDA_MAX_ITEMS = MGL_CUDA_MAX_TOKENS * MGL_CUDA_MAX_CHUNKS,
+  // Of a task whose warps have an item each (attend_warps.cuh): from so many on that is faster.
+  MGL_LONE_LEAST_ITEMS = 3,
+  MGL_LONE_MOST_ITEMS = 64,
   MGL_CUDA_HEAD_PARTS = 4,  // that a group of query heads is cut into at most
 };
 
@@ -172,6 +175,13 @@ typedef struct mgl_cuda_item {
   uint32_t heads;    // of a KV head's query heads: first << 8 | count
 } mgl_cuda_item;
 
+// What all items of a plan are like, so that attention has a shorter way.
+typedef enum mgl_plan_kind {
+  MGL_PLAN_ANY,      // nothing is known
+  MGL_PLAN_DECODES,  // of one token, which sees no other token of this iteration
+  MGL_PLAN_SHORT,    // besides their chunks have MGL_CUDA_MIN_CHUNK positions
+} mgl_plan_kind;
+
 // The plan of an iteration. Tokens are filled in by sampling, all else before.
 typedef struct mgl_cuda_plan {
   uint32_t graph;  // the task graph to run; UINT32_MAX: none, the launch ends
@@ -179,7 +189,8 @@ typedef struct mgl_cuda_plan {
   uint32_t sequence_count;
   uint32_t logit_row_count;
   uint32_t item_count;
-  uint32_t padding[3];
+  uint32_t kind;  // mgl_plan_kind
+  uint32_t padding[2];
   int32_t tokens[MGL_CUDA_MAX_TOKENS];
   uint32_t positions[MGL_CUDA_MAX_TOKENS];
   uint32_t slots[MGL_CUDA_MAX_TOKENS];       // sequence slot of each token

@@ -335,6 +335,7 @@ MGL_PLANNER_FN void mgl_turn_add_row(const mgl_cuda_run *run, mgl_cuda_plan *pla
 // The mgl_turn_sums of an entry count what all entries up to it have.
 typedef struct mgl_turn_sums {
   uint32_t rows, items, logits;
+  uint32_t longer;  // of one row each, those whose chunks are longer than the shortest
 } mgl_turn_sums;
 
 // All lanes: one entry each, its place among all; those of one row at once.
@@ -367,6 +368,8 @@ MGL_PLANNER_FN void mgl_turn_place(mgl_lanes lanes, const mgl_cuda_run *run, mgl
     mgl_turn_add_row(run, plan, entry, row, 0);
     mgl_turn_add_items(plan, entry, &tile, cut, row, item);
   }
+  bool longer = count == 1 && 1u << tile.shift > MGL_CUDA_MIN_CHUNK;
+  sums->longer += mgl_lanes_sum(lanes, longer ? 1 : 0);
   sums->rows += all_rows;
   sums->items += all_items;
   sums->logits += all_logits;
@@ -451,7 +454,7 @@ MGL_PLANNER_FN void mgl_turn_expand(mgl_lanes lanes, mgl_cuda_run *run, uint64_t
     run->next_rows[i] = UINT32_MAX;
   }
   mgl_lanes_sync(lanes);
-  mgl_turn_sums sums = {0, 0, 0};
+  mgl_turn_sums sums = {0, 0, 0, 0};
   uint64_t kv_tokens = 0;
   for (uint32_t base = 0; base < p->entry_count; base += lanes.count) {
     uint32_t idx = base + lanes.lane;
@@ -471,6 +474,10 @@ MGL_PLANNER_FN void mgl_turn_expand(mgl_lanes lanes, mgl_cuda_run *run, uint64_t
     plan->sequence_count = p->entry_count;
     plan->logit_row_count = sums.logits;
     plan->item_count = sums.items;
+    // The shorter ways know nothing of items that have some of a group's heads.
+    plan->kind = sums.rows != p->entry_count || run->head_parts > 1 ? MGL_PLAN_ANY
+                 : sums.longer > 0                                  ? MGL_PLAN_DECODES
+                                                                    : MGL_PLAN_SHORT;
     mgl_turn_note(run, iteration, kv_tokens);
   }
   mgl_lanes_sync(lanes);

@@ -59,6 +59,19 @@ static void add_items(mgl_cuda_plan *plan, mgl_cuda_item item) {
   }
 }
 
+static mgl_plan_kind kind_of(const mgl_cuda_plan *plan) {
+  mgl_plan_kind kind = MGL_PLAN_SHORT;
+  for (uint32_t i = 0; i < plan->item_count; i++) {
+    const mgl_cuda_item *item = &plan->items[i];
+    if (item->count != 1 || item->fresh != item->position) {
+      return MGL_PLAN_ANY;
+    }
+    bool is_short = item->kv_end - item->kv_begin <= MGL_CUDA_MIN_CHUNK;
+    kind = is_short ? kind : MGL_PLAN_DECODES;
+  }
+  return kind;
+}
+
 void mgl_cuda_plan_finish(mgl_cuda_plan *plan, uint32_t group) {
   const uint32_t border =
       MGL_CUDA_MIN_CHUNK * MGL_CUDA_MAX_CHUNKS;  // chunks grow at multiples only
@@ -84,6 +97,7 @@ void mgl_cuda_plan_finish(mgl_cuda_plan *plan, uint32_t group) {
     add_items(plan, item);
     row += count;
   }
+  plan->kind = (uint32_t)kind_of(plan);
   plan->graph = plan->token_count == 0 ? UINT32_MAX : mgl_cuda_graph_for(plan->token_count);
 }
 

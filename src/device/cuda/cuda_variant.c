@@ -91,6 +91,7 @@ const char *mgl_full_kernel_why(mgl_full_kernel kernel) {
 void mgl_task_function_name(uint32_t function, char out[MGL_TASK_FUNCTION_NAME_BYTES]) {
   static const char *const names[] = {
 #define MGL_TASK(ENUM, name, ...) #name,
+#define MGL_TASK_ATTEND(ENUM, name, ...) #name,
 #define MGL_TASK_LINEAR(ENUM, name, ...) #name,
 #include "twin/variant.def"
       "nothing"};

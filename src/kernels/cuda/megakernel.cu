@@ -3,6 +3,8 @@
 // Blocks [0, workers) are workers; with dedicated schedulers further blocks are those. The warps of
 // a worker block have roles, one file per role; what they run is the protocol that the CPU runs.
 // Compiled at run time for the present GPU and model (device/cuda/cuda_jit.h).
+#include "kernels/cuda/attend/attend_decode.cuh"
+#include "kernels/cuda/attend/attend_warps.cuh"
 #include "kernels/cuda/attend/tasks_attend.cuh"
 #include "kernels/cuda/common/experts.cuh"
 #include "kernels/cuda/common/trace.cuh"
@@ -137,6 +139,7 @@ static __device__ __forceinline__ uint32_t mgl_run_task(mgl_cuda_run *run, mgl_b
   }
 #define MGL_IF_THEN(...)
 #define MGL_TASK(ENUM, name, KIND, order, ...) MGL_IF_##order(ENUM, __VA_ARGS__)
+#define MGL_TASK_ATTEND(ENUM, name, order, ...) MGL_IF_##order(ENUM, __VA_ARGS__)
 #define MGL_TASK_LINEAR(ENUM, name, order, from, ...) MGL_IF_##order(ENUM, __VA_ARGS__)
 #include "twin/variant.def"
 #define MGL_CASE_FIRST(...)
@@ -144,6 +147,7 @@ static __device__ __forceinline__ uint32_t mgl_run_task(mgl_cuda_run *run, mgl_b
   case MGL_CALL_##ENUM:          \
     return mgl_call<__VA_ARGS__>(run, block, state);
 #define MGL_TASK(ENUM, name, KIND, order, ...) MGL_CASE_##order(ENUM, __VA_ARGS__)
+#define MGL_TASK_ATTEND(ENUM, name, order, ...) MGL_CASE_##order(ENUM, __VA_ARGS__)
 #define MGL_TASK_LINEAR(ENUM, name, order, from, ...) \
   MGL_TARGET_IF_##from(MGL_CASE_##order(ENUM, __VA_ARGS__))
   switch (function) {

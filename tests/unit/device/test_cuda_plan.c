@@ -104,8 +104,35 @@ static void the_worst_plan_fits(void **state) {
   assert_int_equal(plan.item_count, MGL_CUDA_MAX_ITEMS);
 }
 
+// A plan says what all of its items are like.
+static void plans_know_their_kind(void **state) {
+  (void)state;
+  static const struct {
+    uint32_t counts[2], positions[2];
+    mgl_plan_kind kind;
+  } cases[] = {
+      {{1, 1}, {0, 2047}, MGL_PLAN_SHORT},   {{1, 1}, {5, 2048}, MGL_PLAN_DECODES},
+      {{1, 1}, {9000, 4}, MGL_PLAN_DECODES}, {{1, 2}, {7, 100}, MGL_PLAN_ANY},
+      {{2, 1}, {2048, 0}, MGL_PLAN_ANY},     {{1, 1}, {127, 128}, MGL_PLAN_SHORT},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (uint32_t group = 1; group <= 8; group++) {
+      mgl_cuda_plan_clear(&plan);
+      for (uint32_t slot = 0; slot < 2; slot++) {
+        mgl_cuda_plan_add(&plan, &(mgl_cuda_plan_rows){.tokens = tokens,
+                                                       .count = cases[i].counts[slot],
+                                                       .slot = slot,
+                                                       .position = cases[i].positions[slot]});
+      }
+      mgl_cuda_plan_finish(&plan, group);
+      assert_int_equal(plan.kind, cases[i].kind);
+    }
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(plans_know_their_kind),
       cmocka_unit_test(items_cover_what_queries_see),
       cmocka_unit_test(the_worst_plan_fits),
   };

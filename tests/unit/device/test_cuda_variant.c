@@ -66,6 +66,33 @@ static void the_megakernel_has_a_body_for_every_shape(void **state) {
   }
 }
 
+// Attention has a warp for each item where tasks have several short ones that decode.
+static void attention_has_a_body_for_every_plan(void **state) {
+  (void)state;
+  static const struct {
+    mgl_plan_kind kind;
+    bool apart;
+    uint32_t items, units;
+    mgl_task_function function;
+  } cases[] = {
+      {MGL_PLAN_ANY, true, 144, 1, MGL_CALL_ATTEND},
+      {MGL_PLAN_DECODES, true, 144, 1, MGL_CALL_ATTEND_DECODE},
+      {MGL_PLAN_SHORT, true, 16, 1, MGL_CALL_ATTEND_DECODE},
+      {MGL_PLAN_SHORT, true, 32, 1, MGL_CALL_ATTEND_DECODE},
+      {MGL_PLAN_SHORT, true, 33, 1, MGL_CALL_ATTEND_WARPS},
+      {MGL_PLAN_SHORT, false, 33, 1, MGL_CALL_ATTEND_DECODE},
+      {MGL_PLAN_SHORT, true, 1024, 1, MGL_CALL_ATTEND_WARPS},
+      {MGL_PLAN_SHORT, true, 512, 2, MGL_CALL_ATTEND_WARPS},
+      {MGL_PLAN_SHORT, true, 513, 2, MGL_CALL_ATTEND_DECODE},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    mgl_cuda_op op = {.kind = MGL_OP_ATTEND,
+                      .flags = cases[i].apart ? (uint32_t)MGL_CUDA_UNITS_APART : 0};
+    assert_int_equal(mgl_attend_function(&op, cases[i].kind, cases[i].items, cases[i].units, 16),
+                     cases[i].function);
+  }
+}
+
 // What the table says for people fits the body that it chooses.
 static void choices_have_reasons(void **state) {
   (void)state;
@@ -106,6 +133,7 @@ static void equal_bodies_are_stored_once(void **state) {
 #define MGL_STRING(...) #__VA_ARGS__
   static const char *const mega[] = {
 #define MGL_TASK(ENUM, name, KIND, order, ...) MGL_STRING(__VA_ARGS__),
+#define MGL_TASK_ATTEND(ENUM, name, order, ...) MGL_STRING(__VA_ARGS__),
 #define MGL_TASK_LINEAR(ENUM, name, order, from, ...) MGL_STRING(__VA_ARGS__),
 #define MGL_TASK_CODED(ENUM, name, ...) MGL_STRING(__VA_ARGS__),
 #include "twin/variant.def"
@@ -181,6 +209,7 @@ static void attention_has_a_kernel_for_every_plan(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_megakernel_has_a_body_for_every_shape),
+      cmocka_unit_test(attention_has_a_body_for_every_plan),
       cmocka_unit_test(choices_have_reasons),
       cmocka_unit_test(equal_bodies_are_stored_once),
       cmocka_unit_test(mode_full_has_a_kernel_for_every_shape),

@@ -215,6 +215,7 @@ static void check_plan(const world *w, const mgl_cuda_plan *plan) {
   assert_int_equal(plan->sequence_count, expected.sequence_count);
   assert_int_equal(plan->logit_row_count, expected.logit_row_count);
   assert_int_equal(plan->item_count, expected.item_count);
+  assert_int_equal(plan->kind, expected.kind);
   size_t rows = expected.token_count * sizeof(uint32_t);
   size_t logits = expected.logit_row_count * sizeof(uint32_t);
   assert_memory_equal(plan->tokens, expected.tokens, rows);
@@ -271,6 +272,7 @@ static void turns_make_the_hosts_plans(void **state) {
   (void)state;
   static world w;
   static const uint32_t tokens[] = {1, 5, 16, 33, 64};
+  uint32_t kinds = 0;  // of plans, a bit for each that there was
   uint32_t cuts = 0;
   for (uint32_t i = 1; i <= 8 + 5; i++) {  // behind the groups, cuts of the largest one's heads
     const uint32_t group = i < 8 ? i : 8;
@@ -292,6 +294,7 @@ static void turns_make_the_hosts_plans(void **state) {
         check_plan(&w, &run->plans[iteration & 1]);
         w.rows += rows;
         w.items += run->plans[iteration & 1].item_count;
+        kinds |= 1u << run->plans[iteration & 1].kind;
         cuts += run->plans[iteration & 1].items[0].heads != group ? 1 : 0;
       }
       if (iteration > 0) {
@@ -309,6 +312,7 @@ static void turns_make_the_hosts_plans(void **state) {
     assert_true(i > 8 || cuts == 0);
     close_world(&w);
   }
+  assert_true((kinds & 1u << MGL_PLAN_ANY) != 0 && (kinds & 1u << MGL_PLAN_SHORT) != 0);
   assert_true(cuts > TURNS / 2);
 }
 

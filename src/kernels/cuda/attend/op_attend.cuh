@@ -8,153 +8,27 @@
 #ifndef MGL_KERNELS_CUDA_ATTEND_OP_ATTEND_CUH
 #define MGL_KERNELS_CUDA_ATTEND_OP_ATTEND_CUH
 
-#include "kernels/cuda/attend/tasks_attend.cuh"
-
-// A row of qkv that a warp puts into scratch, at its lane's first element. Elements lane + 32 i and
-// HD / 2 after lie `stride` apart, for each element between them, in scratch and in the cache.
-typedef struct mgl_op_row {
-  const float *x, *angles;
-  uint32_t to;      // bytes, in shared memory
-  uint16_t *cache;  // NULL: it stays out of the cache
-  uint32_t stride;
-  bool rotates;  // V is put down as it is
-  bool normed;
-  float low[MGL_ATTEND_PAIRS], high[MGL_ATTEND_PAIRS];  // the norm's weights
-} mgl_op_row;
-
-// Rows of an item: its queries, and K and V where its chunk has its position.
-static __device__ __forceinline__ uint32_t mgl_op_rows(const mgl_attend *a) {
-  return MGL_GROUP + (a->cached_end < a->item.kv_end ? 2 : 0);
-}
-
-static __device__ __forceinline__ void mgl_op_aim_norm(const mgl_attend *a, const float *norm,
-                                                       mgl_op_row *row) {
-  row->normed = norm != nullptr;
-#pragma unroll
-  for (uint32_t i = 0; i < MGL_ATTEND_PAIRS; i++) {
-    uint32_t pair = a->w->lane + 32 * i;
-    bool present = norm != nullptr && pair < MGL_HEAD_DIM / 2;
-    row->low[i] = present ? __ldg(norm + pair) : 0;
-    row->high[i] = present ? __ldg(norm + pair + MGL_HEAD_DIM / 2) : 0;
-  }
-}
-
-// Row `number` of an item.
-static __device__ __forceinline__ void mgl_op_aim(const mgl_attend *a, uint32_t number,
-                                                  mgl_op_row *row) {
-  const mgl_cuda_op *op = &a->slot->op;
-  const uint32_t lane = mgl_attend_lane(a);
-  const bool is_q = number < MGL_GROUP;
-  const bool is_v = number > MGL_GROUP;
-  const uint32_t position = a->item.position;
-  const uint32_t in_tile = position % MGL_ATTEND_TILE;
-  uint32_t head = is_q ? a->kv_head * MGL_GROUP + number
-                       : a->kv_heads * (MGL_GROUP + (is_v ? 1 : 0)) + a->kv_head;
-  uint32_t to = position % MGL_CUDA_MAX_TOKENS * MGL_HEAD_DIM + lane;
-  size_t cached = mgl_attend_offset(a, a->own_first);
-  row->x = (const float *)op->x + (size_t)a->item.row * op->x_stride + head * MGL_HEAD_DIM + lane;
-  row->angles = (const float *)op->angles + (size_t)a->item.row * MGL_HEAD_DIM + 2 * lane;
-  row->rotates = !is_v;
-  row->stride = is_v ? MGL_ATTEND_TILE : 1;
-  row->cache = op->k_cache + cached + in_tile * MGL_HEAD_DIM + lane;
-  if (is_q) {
-    to = MGL_ATTEND_Q / 2 + number * MGL_HEAD_DIM + lane;
-    row->cache = nullptr;
-  } else if (is_v) {
-    to = MGL_ATTEND_V / 2 +
-         position % MGL_CUDA_MAX_TOKENS / MGL_ATTEND_TILE * (MGL_ATTEND_TILE * MGL_HEAD_DIM) +
-         mgl_attend_v_index(lane, in_tile);
-    row->cache = op->v_cache + cached + lane * MGL_ATTEND_TILE + in_tile;
-  }
-  row->to = mgl_shared_address(a->w->scratch) + 2 * to;
-  mgl_op_aim_norm(a, is_q ? op->q_norm : is_v ? nullptr : op->k_norm, row);
-}
-
-static __device__ __forceinline__ void mgl_op_put(const mgl_op_row *row, uint32_t element,
-                                                  float value) {
-  static_assert(MGL_HEAD_DIM / 2 % 16 == 0, "rows of V have one permutation");
-  uint16_t bits = mgl_round_bf16(value);
-  asm volatile("st.shared.u16 [%0], %1;" ::"r"(row->to + 2 * element * row->stride), "h"(bits)
-               : "memory");
-  if (row->cache != nullptr) {
-    row->cache[element * row->stride] = bits;
-  }
-}
-
-// Norms and rotates a row, which is there now: the arithmetic of mgl_attend_norm_rotate.
-static __device__ __forceinline__ void mgl_op_finish(const mgl_attend *a, const mgl_op_row *row) {
-  float low[MGL_ATTEND_PAIRS], high[MGL_ATTEND_PAIRS];
-  float cosine[MGL_ATTEND_PAIRS] = {}, sine[MGL_ATTEND_PAIRS] = {};
-#pragma unroll
-  for (uint32_t i = 0; i < MGL_ATTEND_PAIRS; i++) {
-    low[i] = high[i] = 0;
-    if (a->w->lane + 32 * i < MGL_HEAD_DIM / 2) {
-      low[i] = __uint_as_float(mgl_load_l2_word(row->x + 32 * i));
-      high[i] = __uint_as_float(mgl_load_l2_word(row->x + 32 * i + MGL_HEAD_DIM / 2));
-      if (row->rotates) {
-        uint2 angle = mgl_load_l2_pair(row->angles + 64 * i);
-        cosine[i] = __uint_as_float(angle.x);
-        sine[i] = __uint_as_float(angle.y);
-      }
-    }
-  }
-  if (row->normed) {
-    float squares = 0;
-#pragma unroll
-    for (uint32_t i = 0; i < MGL_ATTEND_PAIRS; i++) {
-      squares += low[i] * low[i] + high[i] * high[i];
-    }
-    float inverse = rsqrtf(__fmaf_rn(mgl_warp_sum(squares), 1.0f / MGL_HEAD_DIM, a->slot->op.eps));
-#pragma unroll
-    for (uint32_t i = 0; i < MGL_ATTEND_PAIRS; i++) {
-      low[i] = low[i] * inverse * row->low[i];
-      high[i] = high[i] * inverse * row->high[i];
-    }
-  }
-#pragma unroll
-  for (uint32_t i = 0; i < MGL_ATTEND_PAIRS; i++) {
-    float rotated_low = low[i] * cosine[i] - high[i] * sine[i];
-    float rotated_high = high[i] * cosine[i] + low[i] * sine[i];
-    if (a->w->lane + 32 * i < MGL_HEAD_DIM / 2) {
-      mgl_op_put(row, 32 * i, row->rotates ? rotated_low : low[i]);
-      mgl_op_put(row, 32 * i + MGL_HEAD_DIM / 2, row->rotates ? rotated_high : high[i]);
-    }
-  }
-}
-
-// The rows of an item; row: this warp's first one.
-static __device__ __forceinline__ void mgl_op_prepare(const mgl_attend *a, mgl_op_row *row) {
-  const uint32_t count = mgl_op_rows(a);
-  if (a->w->warp < count) {
-    mgl_op_finish(a, row);
-  }
-  if (MGL_GROUP + 2 > MGL_CUDA_CONSUMER_WARPS) {
-#pragma unroll 1
-    for (uint32_t number = a->w->warp + MGL_CUDA_CONSUMER_WARPS; number < count;
-         number += MGL_CUDA_CONSUMER_WARPS) {
-      mgl_op_aim(a, number, row);
-      mgl_op_finish(a, row);
-    }
-  }
-}
+#include "kernels/cuda/attend/attend_decode.cuh"
 
 // The task has an item, and all of its items are of one token that decodes.
 static __device__ __forceinline__ void mgl_op_task_attend(mgl_worker *w) {
   mgl_attend a;
   mgl_attend_tile tile;
   mgl_attend_cursor cursor;
-  mgl_op_row row;
+  mgl_decode_row row;
+  mgl_attend_row words;
   (void)mgl_attend_begin(&a, w);
   mgl_attend_start(&a, true, &tile, &cursor);
   for (bool began = false;; began = true) {
-    mgl_op_aim(&a, w->warp, &row);
+    mgl_decode_aim(&a, w->warp, &row);
     mgl_attend_start_v(&a, cursor.page, &tile);
     if (began) {
       mgl_sync_consumers();  // scratch is free
     } else {
       mgl_await_kernels_before();
     }
-    mgl_op_prepare(&a, &row);
+    mgl_decode_ask(&a, &row, &words);
+    mgl_decode_prepare(&a, &row, &words);
     mgl_attend_finish_item(&a, &tile, &cursor);
     if (!mgl_attend_next(&a)) {
       return;

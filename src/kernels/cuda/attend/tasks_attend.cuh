@@ -121,14 +121,14 @@ static __device__ __forceinline__ void mgl_attend_patch_v(const mgl_attend *a, u
 
 // --- products and softmax ------------------------------------------------------------------------
 
-// K Q^T of a tile. Two chains of products halve the latency of one; Q stays in scratch, which saves
-// registers.
+// K Q^T of a tile. Two chains of products halve the latency of one; Q, bf16 [columns][HD], stays in
+// scratch, which saves registers.
 static __device__ __forceinline__ void mgl_attend_scores(const mgl_attend *a,
+                                                         const uint16_t *queries,
                                                          const mgl_attend_tile *tile,
                                                          float scores[4]) {
   uint32_t lane = mgl_attend_lane(a);
-  const uint16_t *from = (const uint16_t *)(a->w->scratch + MGL_ATTEND_Q);
-  from += lane / 4 * MGL_HEAD_DIM + lane % 4 * 8;
+  const uint16_t *from = queries + lane / 4 * MGL_HEAD_DIM + lane % 4 * 8;
   float even[4] = {0, 0, 0, 0};
   float odd[4] = {0, 0, 0, 0};
 #pragma unroll
@@ -264,7 +264,7 @@ static __device__ __forceinline__ void mgl_attend_tile_step(const mgl_attend *a,
     mgl_attend_patch_k(a, first, tile);
   }
   float scores[4];
-  mgl_attend_scores(a, tile, scores);
+  mgl_attend_scores(a, (const uint16_t *)(a->w->scratch + MGL_ATTEND_Q), tile, scores);
   if (next) {
     mgl_attend_load_k(a, cursor->page, tile);
   }

@@ -8,9 +8,9 @@
 // A whole warp: of an attend task in a slot that is filled, its first item and the KV pages with
 // which its warps begin. strides: of its graph's attention; tag: of its partial results. Two trips
 // to the L2: how many items there are is asked for together with the item that is the first one if
-// there are enough.
-static __device__ __noinline__ void mgl_find_first_item(const mgl_cuda_run *run, mgl_slot *slot,
-                                                        uint32_t strides, uint32_t tag) {
+// there are enough. Returns the plan's kind (mgl_plan_kind).
+static __device__ __noinline__ uint32_t mgl_find_first_item(const mgl_cuda_run *run, mgl_slot *slot,
+                                                            uint32_t strides, uint32_t tag) {
   static_assert(sizeof(mgl_cuda_item) == 48, "a word a lane, and one more");
   mgl_first_item *first = &slot->first;
   const mgl_cuda_plan *plan = slot->plan;
@@ -21,8 +21,10 @@ static __device__ __noinline__ void mgl_find_first_item(const mgl_cuda_run *run,
   uint32_t unit = slot->begin;
   uint32_t guess = unit % strides < MGL_CUDA_MAX_ITEMS ? unit % strides : 0;
   const uint32_t *word = (const uint32_t *)&plan->items[guess] + lane;
-  uint32_t found = lane <= 12 ? mgl_load_l2_word(lane < 12 ? word : &plan->item_count) : 0;
+  const uint32_t *of_plan = lane == 12 ? &plan->item_count : &plan->kind;
+  uint32_t found = lane <= 13 ? mgl_load_l2_word(lane < 12 ? word : of_plan) : 0;
   const uint32_t item_count = __shfl_sync(0xffffffffu, found, 12);
+  const uint32_t kind = __shfl_sync(0xffffffffu, found, 13);
   while (unit < slot->end && unit % strides >= item_count) {
     unit++;
   }
@@ -60,6 +62,7 @@ static __device__ __noinline__ void mgl_find_first_item(const mgl_cuda_run *run,
     first->strides = strides;
     first->kv_heads = kv_heads;
   }
+  return kind;
 }
 
 #endif

@@ -329,10 +329,12 @@ static __device__ __forceinline__ bool mgl_announce(mgl_controller *c,
     mgl_fence_block();
     slot->told = c->announced;
   }
+  mgl_plan_kind plan_kind = MGL_PLAN_ANY;
   if (slot->op.kind == MGL_OP_ATTEND) {
     uint64_t iteration = c->run->iterations_past + info->iteration;
-    mgl_find_first_item(c->run, slot, c->run->graphs[info->graph].attention_strides,
-                        (uint32_t)(iteration * c->run->op_count + step->op));
+    plan_kind = (mgl_plan_kind)mgl_find_first_item(
+        c->run, slot, c->run->graphs[info->graph].attention_strides,
+        (uint32_t)(iteration * c->run->op_count + step->op));
     __syncwarp();
   }
   if (MGL_RANKS > 1 && mgl_is_exchanged(&slot->op)) {
@@ -340,7 +342,11 @@ static __device__ __forceinline__ bool mgl_announce(mgl_controller *c,
     __syncwarp();
   }
   if (lane == 0) {
-    const uint32_t function = mgl_task_function_of(&slot->op, MGL_TARGET_CAPABILITY, MGL_HAS_CODES);
+    uint32_t function = mgl_task_function_of(&slot->op, MGL_TARGET_CAPABILITY, MGL_HAS_CODES);
+    if (slot->op.kind == MGL_OP_ATTEND) {
+      function = mgl_attend_function(&slot->op, plan_kind, slot->first.item_count,
+                                     slot->end - slot->begin, slot->first.strides);
+    }
     slot->function = function;
     if ((function >= MGL_CALL_LINEAR_ROWS_1 && function <= MGL_CALL_LINEAR_ROWS_2_NORMED) ||
         (MGL_HAS_CODES && function >= MGL_CALL_CODED)) {

@@ -34,10 +34,6 @@ typedef struct cuda_model {
 } cuda_model;
 
 static mgl_status cuda_open(const mgl_build *build, void **out, mgl_error *err) {
-  if (build->given_count > 0) {
-    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                         "task graphs from files run on the CPU only so far: use --device cpu");
-  }
   cuda_model *m = mgl_alloc_zeroed(1, sizeof *m);
   if (m == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a GPU program");

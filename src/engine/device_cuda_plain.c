@@ -30,6 +30,11 @@ typedef struct plain_model {
 } plain_model;
 
 static mgl_status plain_open(const mgl_build *build, void **out, mgl_error *err) {
+  if (build->given_count > 0) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "task graphs from files: expected a model that a GPU's fused tasks cover, "
+                         "found one that runs by plain kernels there: use --device cpu");
+  }
   plain_model *m = mgl_alloc_zeroed(1, sizeof *m);
   if (m == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a GPU program");

@@ -41,7 +41,8 @@ typedef struct bed {
   uint32_t most_iterations;  // on_iteration stops behind so many; 0: never
 } bed;
 
-static inline void open_bed(bed *b, mgl_engine_options options) {
+// given: a task graph that takes the place of the compiler's own; NULL: none does.
+static inline void open_bed_with(bed *b, mgl_engine_options options, const mgl_given_graph *given) {
   mgl_error err = {0};
   mgl_model_folder folder = {.config = config};
   *b = (bed){.device = fake_cuda_device()};
@@ -50,6 +51,8 @@ static inline void open_bed(bed *b, mgl_engine_options options) {
                       .iteration_tokens = MGL_CUDA_MAX_TOKENS,
                       .sequence_tokens = CONTEXT,
                       .weights = MGL_WEIGHTS_DUMMY,
+                      .given = given,
+                      .given_count = given != NULL ? 1 : 0,
                       .cuda = &cuda};
   fake.runs = 0;
   if (mgl_runner_create(&folder, &runner, &b->runner, &err) != MGL_OK) {
@@ -58,6 +61,10 @@ static inline void open_bed(bed *b, mgl_engine_options options) {
   assert_ptr_equal(mgl_runner_device(b->runner), &b->device);
   assert_string_equal(mgl_runner_note(b->runner), "");
   assert_int_equal(mgl_engine_create(b->runner, &options, &b->engine, &err), MGL_OK);
+}
+
+static inline void open_bed(bed *b, mgl_engine_options options) {
+  open_bed_with(b, options, NULL);
 }
 
 static inline void close_bed(bed *b) {

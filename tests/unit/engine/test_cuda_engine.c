@@ -5,9 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compile/compile.h"
 #include "cuda_engine_bed.h"
 #include "engine/op_test.h"
 #include "engine/score.h"
+#include "graph/family.h"
+#include "support/must.h"
 
 static int32_t token_of(uint32_t request, uint32_t position) {
   return fake_cuda_token((int32_t)request * 5, position);
@@ -62,6 +65,30 @@ static void requests_go_through_a_launch_of(mgl_mode mode) {
 static void requests_go_through_a_launch(void **state) {
   (void)state;
   requests_go_through_a_launch_of(MGL_MODE_MEGA);
+}
+
+// One of JIT tasks, which the compiler itself makes none of for a GPU.
+static void a_task_graph_from_a_file_is_run(void **state) {
+  (void)state;
+  mgl_graph *canonical = NULL;
+  mgl_given_graph given = {0};
+  const mgl_compile_options compile = {.target = MGL_TARGET_CUDA,
+                                       .tokens = 1,
+                                       .workers = FAKE_CUDA_WORKERS,
+                                       .launch = MGL_LAUNCH_JIT};
+  bed b;
+  MUST(mgl_family_build(&config, NULL, &canonical, &err));
+  MUST(mgl_fuse_ops_for(MGL_TARGET_CUDA, canonical, &given.program, &err));
+  MUST(mgl_compile(given.program, &compile, &given.graph, NULL, &err));
+  open_bed_with(&b, (mgl_engine_options){0}, &given);
+  (void)submit(&b, 3, 10, -1);
+  run(&b);
+  check_tokens(&b, 0, 3, 10, MGL_FINISH_LENGTH);
+  assert_true(mgl_load_relaxed(&fake.run->protocol.tickets) > 0);
+  close_bed(&b);
+  mgl_task_graph_destroy(given.graph);
+  mgl_graph_destroy(given.program);
+  mgl_graph_destroy(canonical);
 }
 
 static void requests_go_through_graphs_of_mode_full(void **state) {
@@ -714,6 +741,7 @@ static void several_gpus_refuse_what_they_have_not(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(requests_go_through_a_launch),
+      cmocka_unit_test(a_task_graph_from_a_file_is_run),
       cmocka_unit_test(requests_go_through_graphs_of_mode_full),
       cmocka_unit_test(stop_tokens_end_requests),
       cmocka_unit_test(steps_and_runs_mix),

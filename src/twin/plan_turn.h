@@ -409,7 +409,7 @@ MGL_PLANNER_FN uint32_t mgl_turn_graph(const mgl_cuda_run *run, uint32_t rows) {
 
 // All lanes: how this iteration's attention is cut. Bits do not depend on it: a query head's sums
 // are its own. Heads are cut while that leaves a worker for every item: a short context has few
-// chunks, and what a worker does behind its chunk takes as long as it has heads (docs/log/205).
+// chunks, and what a worker does behind its chunk takes as long as it has heads (docs/log/204).
 MGL_PLANNER_FN mgl_turn_cut mgl_turn_choose_cut(mgl_lanes lanes, const mgl_cuda_run *run) {
   const mgl_planner *p = run->planner;
   const mgl_plan_entry *entries = (const mgl_plan_entry *)mgl_planner_at(p, p->entries_at);

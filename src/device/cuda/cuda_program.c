@@ -305,7 +305,7 @@ static mgl_status allocate(mgl_cuda_program *p, mgl_error *err) {
   MGL_CUDA_TRY(driver, host_alloc, err, &pinned, sizeof *p->fault_word, flags);
   p->fault_word = pinned;
   // Pinned, as it is copied in both directions wherever the narrow class takes over from the wide
-  // one (docs/log/215).
+  // one (docs/log/213).
   MGL_CUDA_TRY(driver, host_alloc, err, &pinned, (size_t)p->layout.state.image_bytes, flags);
   p->image = memset(pinned, 0, (size_t)p->layout.state.image_bytes);
   return mgl_cuda_feed_create(p, err);

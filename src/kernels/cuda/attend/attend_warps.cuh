@@ -1,6 +1,6 @@
 // attend of many sequences that decode: a warp computes an item by itself. So the warps of a worker
 // have eight items under way, which wait for memory beside each other, and meet at no barrier; with
-// eight warps at one item each wait is everybody's (docs/log/216, 218).
+// eight warps at one item each wait is everybody's (docs/log/214, 216).
 //
 // The bits are those of tasks_attend.cuh, where the tiles of an item are those of eight warps: each
 // tile has a softmax of its own, and they are merged in ascending order. Here a warp computes the

@@ -720,7 +720,7 @@ static __device__ __forceinline__ void mgl_linear_init(const mgl_worker *w, cons
 }
 
 // Row blocks [begin, end) of the slot, for all rows of the iteration, in one of the shapes. PAGED:
-// the weights come through smem pages; else they are read from memory, as nobody asks for. FULL: k is
+// the weights come through smem pages; else they are read from memory, and no body does. FULL: k is
 // a whole number of pages. NORMED: whether x goes through a norm; -1: the op says it.
 template <int TILES, bool PAGED, bool FULL, int NORMED = -1>
 static __device__ __forceinline__ void mgl_task_linear(mgl_worker *w) {

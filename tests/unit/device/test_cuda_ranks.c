@@ -251,7 +251,7 @@ static void memory_that_cannot_be_mapped_is_refused(void **state) {
 }
 
 static void check_refused(const char *wanted) {
-  model m = {0};
+  model m = {.tokens = 16};
   MUST(mgl_cuda_ranks_start(2, &m.ranks, &err));
   mgl_error err = {0};
   m.device = fake_cuda_device();

@@ -282,7 +282,14 @@ uint32_t mgl_op_vector_elements(const mgl_graph *graph, const mgl_op *op) {
 }
 
 uint32_t mgl_op_slots(const mgl_graph *graph, const mgl_op *op) {
-  return mgl_graph_input(graph, op, MGL_ROLE_ROUTES)->dims[1].number;
+  const mgl_tensor *routes = mgl_graph_input(graph, op, MGL_ROLE_ROUTES);
+  const mgl_tensor *w = mgl_graph_input(graph, op, MGL_ROLE_EXPERTS);
+  if (routes != NULL) {
+    return routes->dims[1].number;
+  }
+  return op->kind == MGL_OP_EXPERTS_DOWN
+             ? mgl_graph_input(graph, op, MGL_ROLE_X)->dims[1].number / w->dims[2].number
+             : graph->tensors[op->output].dims[1].number / w->dims[1].number;
 }
 
 // --- the whole program ---------------------------------------------------------------------------

@@ -51,11 +51,10 @@ static mgl_status find_experts(const mgl_graph *program, mgl_cuda_experts *out, 
     if (op->kind != MGL_OP_EXPERTS_UP) {
       continue;
     }
-    const mgl_tensor *result = &program->tensors[op->output];
     const mgl_tensor *w = mgl_graph_input(program, op, MGL_ROLE_EXPERTS);
     const mgl_cuda_experts now = {
         .count = w->dims[0].number,
-        .slots = result->dims[1].number / w->dims[1].number,
+        .slots = mgl_op_slots(program, op),
         .features = w->dims[1].number,
         .width = w->dims[2].number,
         .softmax_of_all = op->attrs[MGL_ATTR_SCORES] == MGL_SCORES_SOFTMAX,
@@ -69,7 +68,7 @@ static mgl_status find_experts(const mgl_graph *program, mgl_cuda_experts *out, 
       return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
                            "\"%s\" has other experts than the layers before it: on the GPU all "
                            "must be alike; run it on the CPU",
-                           result->name);
+                           program->tensors[op->output].name);
     }
     *out = now;
   }

@@ -71,6 +71,27 @@ static void models_stay_within_the_bar(void **state) {
   assert_true(fine);
 }
 
+// A mixture of a checkpoint whose experts tasks cover: its weights find their places.
+static void experts_of_a_checkpoint_are_uploaded_for_tasks(void **state) {
+  (void)state;
+  mgl_reference_model of;
+  mgl_runner *runner = NULL;
+  mgl_cuda_device device = fake_cuda_device();
+  const mgl_cuda_options cuda = {.device = &device, .get_code = fake_cuda_code};
+  device.sm_count = 132;
+  assert_int_equal(setenv("MEGALITH_MIXTURES", "tasks", 1), 0);
+  mgl_reference_model_open(&of, MGL_TEST_DATA "/reference", "qwen3_moe_8_of_16", 1);
+  mgl_build build = mgl_reference_build(&of.reference);
+  build.cuda = &cuda;
+  build.iteration_tokens = MGL_INVARIANT_TOKENS;
+  MUST(mgl_runner_create(&of.model, &build, &runner, &err));
+  assert_int_equal(mgl_runner_usual_mode(runner), MGL_MODE_MEGA);
+  mgl_runner_destroy(runner);
+  mgl_reference_model_close(&of);
+  assert_int_equal(unsetenv("MEGALITH_MIXTURES"), 0);
+  assert_int_equal(fake.live, 0);
+}
+
 // --- the engine ----------------------------------------------------------------------------------
 
 enum { CONTEXT = 128, REQUESTS = 3, NEW_TOKENS = 12 };
@@ -275,6 +296,7 @@ static void failures_leave_nothing_behind(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(models_stay_within_the_bar),
+      cmocka_unit_test(experts_of_a_checkpoint_are_uploaded_for_tasks),
       cmocka_unit_test(an_engine_generates_as_on_the_cpu),
       cmocka_unit_test(what_no_task_covers_runs_by_plain_kernels),
       cmocka_unit_test(failures_leave_nothing_behind),

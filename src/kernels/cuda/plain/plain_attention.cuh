@@ -33,7 +33,7 @@ MGL_PLAIN_FN void mgl_plain_kv_write(const mgl_plain_op *op, mgl_plain_place at)
 typedef struct mgl_plain_query {
   const float *q;        // [HD]
   const int32_t *table;  // of its sequence
-  uint32_t head, kv_head;
+  uint32_t kv_head;
   uint32_t first, count;  // it attends to positions [first, count)
 } mgl_plain_query;
 
@@ -103,10 +103,11 @@ MGL_PLAIN_FN void mgl_plain_attend(const mgl_plain_op *op, mgl_plain_place at,
     }
     merged_sum = merged_sum * old_scale + sum * new_scale;
     merged_max = max_of_both;
+    if (to == query->count && op->input_count > 4) {  // a sink far above all: infinite, the result 0
+      uint32_t heads = op->out.width / head_dim;
+      merged_sum += expf(mgl_plain_f32(&op->in[4])[unit % heads] - merged_max);
+    }
     mgl_plain_sync();  // before the next split's weights
-  }
-  if (op->input_count > 4) {  // a sink far above all scores: infinite, and the result is 0
-    merged_sum += expf(mgl_plain_f32(&op->in[4])[query->head] - merged_max);
   }
   for (uint32_t i = at.thread; i < head_dim; i += at.threads) {
     mgl_plain_store(op->out.data, op->out.dtype, unit * head_dim + i, merged[i] / merged_sum);
@@ -122,8 +123,7 @@ MGL_PLAIN_FN void mgl_plain_attention(const mgl_plain_op *op, mgl_plain_place at
     mgl_plain_query query;
     query.q = mgl_plain_f32(&op->in[0]) + unit * head_dim;
     query.table = (const int32_t *)op->in[3].data + (uint64_t)op->sequences[t] * op->table_stride;
-    query.head = (uint32_t)(unit % heads);
-    query.kv_head = query.head / (heads / op->in[1].rows);
+    query.kv_head = (uint32_t)(unit % heads) / (heads / op->in[1].rows);
     query.first = window != 0 && position >= window ? position + 1 - window : 0;
     query.count = position + 1;
     mgl_plain_attend(op, at, &query, unit);

@@ -103,7 +103,7 @@ MGL_PLAIN_FN void mgl_plain_attend(const mgl_plain_op *op, mgl_plain_place at,
     }
     merged_sum = merged_sum * old_scale + sum * new_scale;
     merged_max = max_of_both;
-    if (to == query->count && op->input_count > 4) {  // a sink far above all: infinite, the result 0
+    if (to == query->count && op->input_count > 4) {  // a sink far above: infinite, the result 0
       uint32_t heads = op->out.width / head_dim;
       merged_sum += expf(mgl_plain_f32(&op->in[4])[unit % heads] - merged_max);
     }

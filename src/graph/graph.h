@@ -239,7 +239,7 @@ uint32_t mgl_slice_begin(const mgl_tensor *tensor, uint32_t rank);
 uint32_t mgl_op_row_units(const mgl_graph *graph, const mgl_op *op);
 // Elements of a vector of an op whose unit that is: those of its norm's weight; without one, a row.
 uint32_t mgl_op_vector_elements(const mgl_graph *graph, const mgl_op *op);
-// Experts that a token has, by the routes of an op of experts, or by its rows where it reads logits.
+// Experts that a token has: by the routes of an op of experts, or by its rows, where it has none.
 uint32_t mgl_op_slots(const mgl_graph *graph, const mgl_op *op);
 
 #endif

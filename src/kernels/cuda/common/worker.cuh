@@ -521,21 +521,6 @@ static __device__ __forceinline__ float mgl_load_l2_float(const void *address) {
   return __uint_as_float(mgl_load_l2_word(address));
 }
 
-// 16 bytes that nobody writes while the kernel runs, zeros where `there` is false: predicated, not
-// branched around, so that many of them are on their way at once.
-static __device__ __forceinline__ uint4 mgl_load_constant_if(const void *address, bool there) {
-  uint4 v;
-  asm volatile(
-      "{\n.reg .pred p;\n"
-      "setp.ne.u32 p, %5, 0;\n"
-      "mov.u32 %0, 0;\nmov.u32 %1, 0;\nmov.u32 %2, 0;\nmov.u32 %3, 0;\n"
-      "@p ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];\n}"
-      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
-      : "l"(address), "r"((uint32_t)there)
-      : "memory");
-  return v;
-}
-
 static __device__ __forceinline__ uint4 mgl_load_shared(uint32_t address) {
   uint4 v;
   asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"

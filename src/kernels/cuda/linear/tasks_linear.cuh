@@ -57,7 +57,6 @@ struct mgl_linear_shape {
 struct mgl_linear {
   const mgl_cuda_op *op;  // in shared memory, for what is read once
   const mgl_cuda_plan *plan;
-  const uint8_t *weights;
   const uint8_t *x;
   const float *norm;  // in memory
   uint32_t norm_at;   // or a copy in scratch: address in shared memory; 0: none
@@ -331,17 +330,6 @@ static __device__ __forceinline__ void mgl_linear_weights(mgl_worker *w, const m
   }
 }
 
-// Fetches a page from memory, for a task that the loader did not see.
-static __device__ __forceinline__ void mgl_linear_fetch(const mgl_worker *w, const uint8_t *page,
-                                                        uint32_t page_bytes,
-                                                        uint4 weights[MGL_LINEAR_STEPS]) {
-  uint32_t at = w->warp * (MGL_LINEAR_STEPS * 512) + w->lane * 16;
-#pragma unroll
-  for (int step = 0; step < MGL_LINEAR_STEPS; step++) {
-    weights[step] = mgl_load_constant_if(page + at + step * 512, at + step * 512 < page_bytes);
-  }
-}
-
 // One page of one row block. The products do not wait for each other.
 template <int TILES>
 static __device__ __forceinline__ void mgl_linear_page(const mgl_linear_group<TILES> *x, int page,
@@ -534,7 +522,7 @@ static __device__ __forceinline__ void mgl_linear_finish(
 // --- the task ------------------------------------------------------------------------------------
 
 // A row block times a group of pages, added to what is in scratch: [token][feature] of each block.
-template <int TILES, bool PAGED, bool FULL>
+template <int TILES, bool FULL>
 static __device__ __forceinline__ void mgl_linear_block(mgl_worker *w, const mgl_linear *l,
                                                         const mgl_linear_group<TILES> *x,
                                                         uint32_t first, uint32_t block) {
@@ -550,19 +538,13 @@ static __device__ __forceinline__ void mgl_linear_block(mgl_worker *w, const mgl
                                    i % 4 / 2 * MGL_CUDA_HALF_ROWS];
     }
   }
-  const uint8_t *memory = l->weights + (l->block + block) * mgl_block_bytes(l->k_padded) +
-                          (size_t)first * MGL_CUDA_PAGE_BYTES;
 #pragma unroll
   for (int page = 0; page < shape::PAGES; page++) {
     if (first + page < l->pages) {
       uint32_t bytes =
           FULL ? (uint32_t)MGL_CUDA_PAGE_BYTES : mgl_page_bytes(l->k_padded, first + page);
       uint4 weights[MGL_LINEAR_STEPS];
-      if (PAGED) {
-        mgl_linear_weights<FULL>(w, l, bytes, weights);
-      } else {
-        mgl_linear_fetch(w, memory + page * MGL_CUDA_PAGE_BYTES, bytes, weights);
-      }
+      mgl_linear_weights<FULL>(w, l, bytes, weights);
       mgl_linear_page<TILES>(x, page, weights, sums);
     }
   }
@@ -598,7 +580,7 @@ enum { MGL_LINEAR_ASKS_ON = MGL_KERNEL_PER_OP };
 
 // One batch of row blocks. begins, ends: the task's first and last one. raw: for one tile, the
 // group that was asked for.
-template <int TILES, bool PAGED, bool FULL>
+template <int TILES, bool FULL>
 static __device__ __forceinline__ void mgl_linear_batch(
     mgl_worker *w, const mgl_linear *l, bool begins, bool ends,
     mgl_linear_raw<mgl_linear_shape<TILES>::PAGES> *raw,
@@ -635,7 +617,7 @@ static __device__ __forceinline__ void mgl_linear_batch(
     }
 #pragma unroll 1
     for (uint32_t block = 0; block < l->blocks; block++) {
-      mgl_linear_block<TILES, PAGED, FULL>(w, l, &x, first, block);
+      mgl_linear_block<TILES, FULL>(w, l, &x, first, block);
     }
   }
   if (l->normed) {
@@ -659,7 +641,7 @@ static __device__ __forceinline__ void mgl_linear_best(const mgl_worker *w, cons
   }
 }
 
-template <int TILES, bool PAGED, bool FULL>
+template <int TILES, bool FULL>
 static __device__ __forceinline__ void mgl_linear_run(mgl_worker *w, mgl_linear *l, uint32_t begin,
                                                       uint32_t end) {
   using shape = mgl_linear_shape<TILES>;
@@ -676,7 +658,7 @@ static __device__ __forceinline__ void mgl_linear_run(mgl_worker *w, mgl_linear 
         mgl_sync_consumers();  // the batch before has been read
       }
       bool ends = l->block + l->blocks == end;
-      mgl_linear_batch<TILES, PAGED, FULL>(w, l, begins, ends, &raw, best);
+      mgl_linear_batch<TILES, FULL>(w, l, begins, ends, &raw, best);
     }
     if (MGL_RANKS == 1 && l->kind == MGL_OP_LOGITS) {
       mgl_linear_best<shape>(w, l, best);
@@ -699,7 +681,6 @@ static __device__ __forceinline__ void mgl_linear_init(const mgl_worker *w, cons
                                                        mgl_linear *l) {
   l->op = &slot->op;
   l->plan = slot->plan;
-  l->weights = slot->op.weights;
   l->carried = MGL_CARRIES && may_carry && (slot->op.flags & MGL_CUDA_CARRIED) != 0;
   l->copy_at = slot->copy_at;
   l->x = (const uint8_t *)slot->op.x + slot->copy_at;
@@ -719,10 +700,9 @@ static __device__ __forceinline__ void mgl_linear_init(const mgl_worker *w, cons
   l->first_row = 0;
 }
 
-// Row blocks [begin, end) of the slot, for all rows of the iteration, in one of the shapes. PAGED:
-// the weights come through smem pages; else they are read from memory, and no body does. FULL: k is
-// a whole number of pages. NORMED: whether x goes through a norm; -1: the op says it.
-template <int TILES, bool PAGED, bool FULL, int NORMED = -1>
+// Row blocks [begin, end) of the slot, for all rows of the iteration, in one of the shapes. FULL: k
+// is a whole number of pages. NORMED: whether x goes through a norm; -1: the op says it.
+template <int TILES, bool FULL, int NORMED = -1>
 static __device__ __forceinline__ void mgl_task_linear(mgl_worker *w) {
   const mgl_slot *slot = mgl_task_slot(w);
   mgl_linear l;
@@ -732,7 +712,7 @@ static __device__ __forceinline__ void mgl_task_linear(mgl_worker *w) {
                  w->lane % 4 * 2 * MGL_CUDA_BLOCK_ROWS + w->lane / 4;
   mgl_linear_fetch_norm(w, &l);
   if (mgl_task_wait(w)) {
-    mgl_linear_run<TILES, PAGED, FULL>(w, &l, slot->begin, slot->end);
+    mgl_linear_run<TILES, FULL>(w, &l, slot->begin, slot->end);
   }
 }
 

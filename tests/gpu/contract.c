@@ -611,9 +611,20 @@ static bool make_baseline(contract *c, bool borders_too) {
   return !c->broken;
 }
 
-// only: part of the name of each machine, and no borders; NULL: all of them. The first one makes
-// the baseline in any case.
-static void check_model(gpu_bench *bench, const char *name, const char *only) {
+// Which programs, and how much of each.
+typedef struct choice {
+  const char *only, *but;  // part of the name of each machine, and of those left out; NULL: all
+  bool brief;              // no program does more than EXTENT_BRIEF
+} choice;
+
+static bool is_chosen(const choice *of, const char *name) {
+  return (of->only == NULL || strstr(name, of->only) != NULL) &&
+         (of->but == NULL || strstr(name, of->but) == NULL);
+}
+
+// The first machine makes the baseline in any case. Borders are compared where nothing is left out.
+static void check_model(gpu_bench *bench, const char *name, const choice *of) {
+  bool borders = of->only == NULL && of->but == NULL && !of->brief;
   contract *c = gpu_must_alloc(1, sizeof *c);
   uint32_t unlike = 0;
   uint32_t done = 0;
@@ -625,8 +636,7 @@ static void check_model(gpu_bench *bench, const char *name, const char *only) {
   (void)fflush(stdout);
   bool brief = false;
   for (size_t i = 0; i < MACHINES && whole; i++) {
-    bool named =
-        (only == NULL || strstr(machines[i].name, only) != NULL) && is_there(c, &machines[i]);
+    bool named = is_chosen(of, machines[i].name) && is_there(c, &machines[i]);
     if (i > 0 && !named) {
       continue;
     }
@@ -634,9 +644,9 @@ static void check_model(gpu_bench *bench, const char *name, const char *only) {
     if (!open_machine(c, &machines[i])) {
       continue;
     }
-    whole = i > 0 || make_baseline(c, only == NULL);
+    whole = i > 0 || make_baseline(c, borders);
     if (whole && named) {
-      extent how_much = extent_of(c, &machines[i], i == 0);
+      extent how_much = of->brief ? EXTENT_BRIEF : extent_of(c, &machines[i], i == 0);
       brief = brief || how_much == EXTENT_BRIEF;
       check_machine(c, how_much);
       done += c->broken ? 0 : 1;
@@ -644,7 +654,7 @@ static void check_model(gpu_bench *bench, const char *name, const char *only) {
     unlike += c->unlike;
     close_machine(c);
   }
-  if (brief) {
+  if (brief && !of->brief) {
     printf(
         "\nSkipped by programs of %u jobs, which take 20 times as long as the first one and more "
         "with a model of this size: chunks of one token, and all other jobs.\n",
@@ -663,19 +673,23 @@ void gpu_contract_run(gpu_bench *bench, int count, char **arguments) {
   static const char *const small[] = {"tiny",  "wide",       "whole",     "bias", "experts",
                                       "slots", "fp8",        "fp8_whole", "int4", "int4_whole",
                                       "int8",  "int8_whole", "zeros"};
-  const char *only = NULL;
+  choice of = {0};
   int models = 0;
   for (int i = 0; i < count; i++) {
     bool is_only = strncmp(arguments[i], "only=", 5) == 0;
-    only = is_only ? arguments[i] + 5 : only;
-    models += is_only ? 0 : 1;
+    bool is_but = strncmp(arguments[i], "but=", 4) == 0;
+    bool is_brief = strcmp(arguments[i], "brief=1") == 0;
+    of.only = is_only ? arguments[i] + 5 : of.only;
+    of.but = is_but ? arguments[i] + 4 : of.but;
+    of.brief = of.brief || is_brief;
+    models += is_only || is_but || is_brief ? 0 : 1;
   }
   for (size_t i = 0; models == 0 && i < sizeof small / sizeof small[0]; i++) {
-    check_model(bench, small[i], only);
+    check_model(bench, small[i], &of);
   }
   for (int i = 0; i < count; i++) {
-    if (strncmp(arguments[i], "only=", 5) != 0) {
-      check_model(bench, arguments[i], only);
+    if (strchr(arguments[i], '=') == NULL) {
+      check_model(bench, arguments[i], &of);
     }
   }
 }

@@ -38,10 +38,6 @@ enum { LEAST_PAGES = 2 };  // of a ring
 // (docs/log/158).
 enum { HIDING_LOGITS_MIB = 400 };
 
-// From so many positions on attention of one token has the kernel of many, and blocks for as many
-// chunks as there may be; below, for as many as it has there (docs/log/066).
-enum { LONG_CONTEXT = 512, SHORT_STRIDES = LONG_CONTEXT / MGL_CUDA_MIN_CHUNK };
-
 // What is baked into the graphs.
 typedef struct settings {
   uint32_t in_flight, in_flight_ahead;
@@ -66,6 +62,7 @@ typedef struct part {
 
 typedef struct chain {
   mgl_schedule *schedule;  // NULL: not made yet
+  uint64_t hash;           // of it
   part *parts;             // [count]
   uint32_t count;
 } chain;
@@ -86,6 +83,7 @@ struct mgl_cuda_full {
   // Of the present launch.
   mgl_cuda_full_how how, mixed_how;
   uint64_t queued;  // iterations
+  uint64_t ran;     // hash of the schedule of the latest one; 0: none yet
   uint32_t most_iterations;
   bool single;
 };
@@ -271,14 +269,6 @@ static void set_memory(const mgl_cuda_program *p, mgl_full_kernel kernel, bool i
   out->l2_clocks = L2_CLOCKS;
 }
 
-// Attention's blocks of a KV head. One without an item keeps the next op's from its
-// multiprocessor.
-static uint32_t strides_of(const mgl_cuda_program *p, graph_shape shape) {
-  uint32_t all = p->graphs[shape.graph]->attention_strides;
-  bool is_short = p->graphs[shape.graph]->tokens == 1 && !shape.long_context;
-  return is_short && all > SHORT_STRIDES ? (uint32_t)SHORT_STRIDES : all;
-}
-
 static void bind_op(const mgl_cuda_program *p, uint32_t graph, uint32_t place, uint32_t op_idx,
                     mgl_cuda_op_launch *out) {
   mgl_cuda_addresses addresses = {p->program, &p->layout, p->memory, p->sizes.logit_rows};
@@ -293,10 +283,11 @@ static void bind_op(const mgl_cuda_program *p, uint32_t graph, uint32_t place, u
 static mgl_status lower(const mgl_cuda_program *p, graph_shape shape, mgl_schedule **out,
                         mgl_error *err) {
   const mgl_task_graph *graph = p->graphs[shape.graph];
+  // A block of attention without an item keeps the next op's from its multiprocessor.
   const mgl_kernels_options options = {.tokens = graph->tokens,
                                        .logit_rows = graph->logit_rows,
                                        .workers = p->workers,
-                                       .strides = strides_of(p, shape),
+                                       .strides = mgl_kernels_strides(graph, shape.long_context),
                                        .plan_at_logits = shape.calm && p->full->logits_hide_plan};
   return mgl_lower_kernels(p->program, &options, out, err);
 }
@@ -440,6 +431,7 @@ static mgl_status cut(const mgl_cuda_program *p, mgl_cuda_full_how how, chain *c
 static mgl_status make_chain(const mgl_cuda_program *p, graph_shape shape, graph_kind kind,
                              chain *c, mgl_error *err) {
   MGL_TRY(lower(p, shape, &c->schedule, err));
+  c->hash = mgl_schedule_hash(c->schedule);
   MGL_TRY(cut(p, shape.how, c, err));
   for (uint32_t i = 0; i < c->count && shape.how != MGL_CUDA_FULL_LOOSE; i++) {
     if (!splits(p, c->schedule, shape.how, c->parts[i].first)) {
@@ -473,7 +465,8 @@ static bool has_long_context(const mgl_cuda_program *p) {
   const mgl_cuda_feeding *f = &p->feeding;
   bool found = false;
   for (uint32_t i = 0; i < f->slot_count; i++) {
-    found = found || (f->slots[i].state == MGL_CUDA_SLOT_BUSY && f->slots[i].seen >= LONG_CONTEXT);
+    found = found || (f->slots[i].state == MGL_CUDA_SLOT_BUSY &&
+                      f->slots[i].seen >= MGL_KERNELS_LONG_CONTEXT);
   }
   return found;
 }
@@ -502,9 +495,14 @@ static mgl_status queue_graph(mgl_cuda_program *p, uint32_t tokens, mgl_cuda_ful
       full->counts.ops += of->last - of->first;
     }
   }
+  full->ran = c->hash;
   full->queued += is_long ? MGL_CUDA_FULL_LONG : 1;
   full->counts.iterations += is_long ? MGL_CUDA_FULL_LONG : 1;
   return MGL_OK;
+}
+
+uint64_t mgl_cuda_full_ran(const mgl_cuda_program *p) {
+  return p->full != NULL ? p->full->ran : 0;
 }
 
 mgl_cuda_graph_counts mgl_cuda_full_count(const mgl_cuda_program *p) {
@@ -557,6 +555,7 @@ mgl_status mgl_cuda_full_begin(mgl_cuda_program *p, const mgl_cuda_launch_option
   full->how = options->how;
   full->mixed_how = options->mixed_how;
   full->queued = 0;
+  full->ran = 0;
   full->most_iterations = most_iterations;
   full->single = single;
   // The device plans first, unless the host did.

@@ -72,6 +72,38 @@ mgl_status mgl_cuda_program_write(mgl_cuda_program *p, uint32_t graph, const cha
   return status == MGL_OK ? synchronise(p, err) : status;
 }
 
+// --- schedules -----------------------------------------------------------------------------------
+
+// By the ops of its graph: the device's turn gives the run those of the one that it chose.
+static mgl_status find_wide(const mgl_cuda_program *p, uint64_t *out, mgl_error *err) {
+  const mgl_cuda_wide_layout *wide = &p->wide.layout;
+  const mgl_cu_ptr block = p->memory[MGL_CUDA_MEMORY_WIDE];
+  mgl_wide_run run;
+  MGL_CUDA_TRY(&p->device->driver, copy_to_host, err, &run, block + wide->image, sizeof run);
+  for (uint32_t i = 0; i < wide->graph_count; i++) {
+    *out = run.ops == mgl_cuda_pointer(block + wide->graphs[i].ops) ? p->wide.schedules[i] : *out;
+  }
+  return MGL_OK;
+}
+
+mgl_status mgl_cuda_program_ran(mgl_cuda_program *p, uint64_t *out, mgl_error *err) {
+  const uint64_t *runs = mgl_cuda_image_run(p)->protocol.graph_runs;
+  uint32_t ran = 0;
+  *out = p->ran_full ? mgl_cuda_full_ran(p) : 0;
+  for (uint32_t i = 0; !p->ran_full && i < p->graph_count; i++) {
+    *out = runs[i] > 0 ? p->schedules[i] : *out;
+    ran += runs[i] > 0 ? 1 : 0;
+  }
+  if (*out == 0 && p->wide.tokens > 0) {
+    MGL_TRY(find_wide(p, out, err));
+  }
+  return *out != 0 && ran <= 1
+             ? MGL_OK
+             : mgl_error_set(err, MGL_ERR_ARGUMENT,
+                             "the latest launch: expected iterations of one schedule, found %s",
+                             *out == 0 ? "none" : "several");
+}
+
 // --- KV ------------------------------------------------------------------------------------------
 
 // A page of a layer in device memory: K, and V behind it.

@@ -236,6 +236,10 @@ mgl_status mgl_cuda_program_follow_until(mgl_cuda_program *program, mgl_rank_com
 const mgl_graph *mgl_cuda_program_fused(const mgl_cuda_program *program);
 const mgl_task_graph *mgl_cuda_program_graph(const mgl_cuda_program *program, uint32_t graph);
 
+// Hash (lower/schedule.h) of the schedule that the latest job ran, one of a single iteration. Which
+// one it was is read from the device, where the planner decides it. MGL_ERR_ARGUMENT: several ran.
+mgl_status mgl_cuda_program_ran(mgl_cuda_program *program, uint64_t *out, mgl_error *err);
+
 // The first `count` elements of an activation of a graph, bf16 widened, as the latest launch left
 // them.
 mgl_status mgl_cuda_program_read(mgl_cuda_program *program, uint32_t graph, const char *name,

@@ -27,6 +27,7 @@ typedef struct mgl_cuda_wide {
   uint32_t narrow_tokens;   // most tokens of the iterations of a job that are not of this class
   uint64_t narrow_context;  // and most tokens of context of those
   mgl_cuda_wide_layout layout;
+  uint64_t schedules[MGL_CUDA_WIDE_GRAPHS];  // hashes of those that the device has of its graphs
   mgl_cuda_wide_kernel
       kernels[MGL_WIDE_TILES];  // the smallest tiles first, of which not all may be
   void *plan_module;
@@ -99,6 +100,7 @@ struct mgl_cuda_program {
   mgl_graph *program;    // fused
   mgl_task_graph *graphs[MGL_CUDA_MAX_PROGRAM_GRAPHS];
   bool is_given[MGL_CUDA_MAX_PROGRAM_GRAPHS];  // the build's own, borrowed
+  uint64_t schedules[MGL_CUDA_MAX_PROGRAM_GRAPHS];  // hashes of those that the device has of them
   uint32_t graph_count;
   uint32_t workers;
   mgl_cuda_model model;
@@ -125,6 +127,7 @@ struct mgl_cuda_program {
   bool compiled;  // some device code was not in the cache
   char code_note[MGL_CUDA_NOTE_BYTES];
   mgl_cuda_full *full;  // NULL until mode full is first used
+  bool ran_full;        // the latest launch was of mode full
   bool chosen;          // some ops are left out: launches take activations as they are
   bool lost;            // a launch did not end: its memory must stay
 };

@@ -239,17 +239,16 @@ static uint32_t triggers_of(const mgl_cuda_wide_addresses *a, const mgl_schedule
 }
 
 mgl_status mgl_cuda_wide_make_graph(const mgl_cuda_wide_addresses *a, uint32_t graph,
-                                    mgl_wide_op *ops, mgl_cuda_step *steps, uint32_t *step_start,
-                                    mgl_error *err) {
+                                    const mgl_cuda_wide_lists *out, mgl_error *err) {
   mgl_stages_options options = stages_of(a->program, &a->wide->sizes, graph);
   mgl_schedule *s = NULL;
   MGL_TRY(mgl_lower_stages(a->program, &options, &s, err));
   for (uint32_t i = 0; i < s->op_count; i++) {
-    ops[i] = bind_op(a, s, &s->ops[i]);
+    out->ops[i] = bind_op(a, s, &s->ops[i]);
   }
   for (uint32_t i = 0; i < s->step_count; i++) {
     const mgl_schedule_step *step = &s->steps[s->list[i]];
-    steps[i] = (mgl_cuda_step){
+    out->steps[i] = (mgl_cuda_step){
         .task = s->list[i],
         .op = step->op,
         .begin = step->begin,
@@ -258,7 +257,10 @@ mgl_status mgl_cuda_wide_make_graph(const mgl_cuda_wide_addresses *a, uint32_t g
         .wait_count = step->event == MGL_NO_EVENT ? 0 : triggers_of(a, s, step->event),
         .trigger_event = step->trigger};
   }
-  memcpy(step_start, s->list_start, (s->worker_count + (size_t)1) * sizeof *step_start);
+  memcpy(out->step_start, s->list_start, (s->worker_count + (size_t)1) * sizeof *out->step_start);
+  if (out->hash != NULL) {
+    *out->hash = mgl_schedule_hash(s);
+  }
   mgl_schedule_destroy(s);
   return MGL_OK;
 }

@@ -85,10 +85,16 @@ typedef struct mgl_cuda_wide_addresses {
                                 // NULL
 } mgl_cuda_wide_addresses;
 
-// Ops, steps and starts of a graph: [op_count], [step_count], [workers + 1], the caller's.
+// A graph as the device has it, in memory of the caller.
+typedef struct mgl_cuda_wide_lists {
+  mgl_wide_op *ops;      // [op_count]
+  mgl_cuda_step *steps;  // [step_count]
+  uint32_t *step_start;  // [workers + 1]
+  uint64_t *hash;        // of its schedule (lower/schedule.h); NULL: not wanted
+} mgl_cuda_wide_lists;
+
 mgl_status mgl_cuda_wide_make_graph(const mgl_cuda_wide_addresses *a, uint32_t graph,
-                                    mgl_wide_op *ops, mgl_cuda_step *steps, uint32_t *step_start,
-                                    mgl_error *err);
+                                    const mgl_cuda_wide_lists *out, mgl_error *err);
 
 // The run of a launch of so many tokens, at the begin of the image.
 void mgl_cuda_wide_set_run(const mgl_cuda_wide_addresses *a, uint32_t tokens,

@@ -155,9 +155,12 @@ static mgl_status upload_graph(mgl_cuda_program *p, uint32_t idx, unsigned char 
   const mgl_cuda_wide_graph *g = &p->wide.layout.graphs[idx];
   mgl_cuda_wide_addresses a = addresses_of(p);
   uint64_t bytes = g->step_start + (p->workers + UINT64_C(1)) * sizeof(uint32_t) - g->ops;
-  MGL_TRY(mgl_cuda_wide_make_graph(&a, idx, (mgl_wide_op *)(void *)buffer,
-                                   (mgl_cuda_step *)(void *)(buffer + (g->steps - g->ops)),
-                                   (uint32_t *)(void *)(buffer + (g->step_start - g->ops)), err));
+  const mgl_cuda_wide_lists lists = {
+      .ops = (mgl_wide_op *)(void *)buffer,
+      .steps = (mgl_cuda_step *)(void *)(buffer + (g->steps - g->ops)),
+      .step_start = (uint32_t *)(void *)(buffer + (g->step_start - g->ops)),
+      .hash = &p->wide.schedules[idx]};
+  MGL_TRY(mgl_cuda_wide_make_graph(&a, idx, &lists, err));
   MGL_CUDA_TRY(driver, copy_to_device, err, a.block + g->ops, buffer, (size_t)bytes);
   return MGL_OK;
 }

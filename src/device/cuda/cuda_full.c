@@ -41,7 +41,8 @@ enum { HIDING_LOGITS_MIB = 400 };
 // What is baked into the graphs.
 typedef struct settings {
   uint32_t in_flight, in_flight_ahead;
-  uint32_t prefetch;  // 0 or 1
+  uint32_t prefetch;     // 0 or 1
+  uint32_t first, last;  // ops of the program that are computed
 } settings;
 
 typedef enum graph_kind { GRAPH_EVEN, GRAPH_ODD, GRAPH_LONG, GRAPH_KINDS } graph_kind;
@@ -219,6 +220,9 @@ void mgl_cuda_full_destroy(mgl_cuda_program *p) {
 
 // Pages that the block with the most of them goes through in a pass.
 static uint32_t pages_of(const mgl_cuda_op_launch *launch) {
+  if (launch->blocks == 0) {
+    return 0;
+  }
   uint32_t of_unit = (launch->ops[0].k_padded + MGL_CUDA_PAGE_K - 1) / MGL_CUDA_PAGE_K;
   return (launch->units + launch->blocks - 1) / launch->blocks * of_unit;
 }
@@ -292,6 +296,16 @@ static mgl_status lower(const mgl_cuda_program *p, graph_shape shape, mgl_schedu
   return mgl_lower_kernels(p->program, &options, out, err);
 }
 
+// Whether a launch computes that op of the program; MGL_NO_OP is none.
+static bool computes(const mgl_cuda_program *p, uint32_t op) {
+  return op >= p->full->settings.first && op <= p->full->settings.last && op != MGL_NO_OP;
+}
+
+static bool has_launch(const mgl_cuda_program *p, const mgl_schedule *s, uint32_t step) {
+  const mgl_schedule_op *op = &s->ops[s->steps[step].op];
+  return computes(p, op->op) || computes(p, op->with);
+}
+
 // The launch of step `ordinal` of a schedule, of an iteration that reads plan `parity`.
 static mgl_cuda_op_launch make_launch(const mgl_cuda_program *p, const mgl_schedule *s,
                                       graph_shape shape, uint32_t parity, uint32_t ordinal) {
@@ -323,7 +337,10 @@ static mgl_cuda_op_launch make_launch(const mgl_cuda_program *p, const mgl_sched
   assert((uint64_t)out.units * out.blocks <= UINT32_MAX);
   set_memory(p, kernel_of(&out, shape), matrices.count > 0, &out);
   out.ops[1].kind = MGL_OP_COUNT;
-  if (op->with != MGL_NO_OP) {
+  if (!computes(p, op->op)) {
+    out.blocks = 0;
+  }
+  if (computes(p, op->with)) {
     bind_op(p, shape.graph, 1, op->with, &out);
     out.second_units = p->program->ops[op->with].kind == MGL_OP_NEXT_PLAN ? 1 : out.units;
   }
@@ -355,8 +372,10 @@ static mgl_status launch_op(const mgl_cuda_program *p, mgl_full_kernel kernel,
 static mgl_status launch_part(const mgl_cuda_program *p, const mgl_schedule *s, const part *of,
                               graph_shape shape, uint32_t parity, void *stream, mgl_error *err) {
   for (uint32_t i = of->first; i < of->last; i++) {
-    mgl_cuda_op_launch launch = make_launch(p, s, shape, parity, i);
-    MGL_TRY(launch_op(p, kernel_of(&launch, shape), &launch, stream, err));
+    if (has_launch(p, s, i)) {
+      mgl_cuda_op_launch launch = make_launch(p, s, shape, parity, i);
+      MGL_TRY(launch_op(p, kernel_of(&launch, shape), &launch, stream, err));
+    }
   }
   return MGL_OK;
 }
@@ -406,6 +425,14 @@ static mgl_status capture_part(const mgl_cuda_program *p, const mgl_schedule *s,
   return status;
 }
 
+static bool has_launches(const mgl_cuda_program *p, const mgl_schedule *s, const part *of) {
+  bool any = false;
+  for (uint32_t i = of->first; i < of->last; i++) {
+    any = any || has_launch(p, s, i);
+  }
+  return any;
+}
+
 // Whether a step runs by itself where an iteration is cut into pieces.
 static bool splits(const mgl_cuda_program *p, const mgl_schedule *s, mgl_cuda_full_how how,
                    uint32_t step) {
@@ -434,7 +461,8 @@ static mgl_status make_chain(const mgl_cuda_program *p, graph_shape shape, graph
   c->hash = mgl_schedule_hash(c->schedule);
   MGL_TRY(cut(p, shape.how, c, err));
   for (uint32_t i = 0; i < c->count && shape.how != MGL_CUDA_FULL_LOOSE; i++) {
-    if (!splits(p, c->schedule, shape.how, c->parts[i].first)) {
+    if (!splits(p, c->schedule, shape.how, c->parts[i].first) &&
+        has_launches(p, c->schedule, &c->parts[i])) {
       MGL_TRY(capture_part(p, c->schedule, shape, kind, &c->parts[i], err));
       p->full->counts.captured++;
     }
@@ -526,11 +554,9 @@ mgl_status mgl_cuda_full_begin(mgl_cuda_program *p, const mgl_cuda_launch_option
                                uint32_t most_iterations, bool single, mgl_error *err) {
   settings now = {.in_flight = options->in_flight,
                   .in_flight_ahead = options->in_flight_ahead,
-                  .prefetch = options->no_prefetch ? 0 : 1};
-  if (p->chosen) {
-    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                         "mode full: the program leaves out ops, which only mode mega can");
-  }
+                  .prefetch = options->no_prefetch ? 0 : 1,
+                  .first = p->chosen ? p->first_op : 0,
+                  .last = p->chosen ? p->last_op : UINT32_MAX};
   if (p->full == NULL) {
     p->full = mgl_alloc_zeroed(1, sizeof *p->full);
     if (p->full == NULL) {

@@ -46,6 +46,11 @@ mgl_status mgl_cuda_program_choose(mgl_cuda_program *p, uint32_t first, uint32_t
   }
   mgl_free(ops);
   p->chosen = first > 0 || last < count - 1;
+  p->first_op = first;
+  p->last_op = last;
+  if (status == MGL_OK) {
+    status = mgl_cuda_wide_upload_graphs(p, err);
+  }
   return status == MGL_OK ? synchronise(p, err) : status;
 }
 
@@ -70,6 +75,48 @@ mgl_status mgl_cuda_program_write(mgl_cuda_program *p, uint32_t graph, const cha
   mgl_status status = mgl_cuda_check(driver, code, "copy_to_device", err);
   mgl_free(rounded);
   return status == MGL_OK ? synchronise(p, err) : status;
+}
+
+// --- large iterations ----------------------------------------------------------------------------
+
+// Their ops read activations in forms that the stages before leave (twin/wide_layout.h), with sums
+// that are still to be added and norms that are begun: only what is computed from tokens on is sure
+// to be of one piece. So ranges begin with the first op, and end with one whose result is.
+mgl_status mgl_cuda_look_check_large(const mgl_cuda_program *p, mgl_error *err) {
+  for (uint32_t i = 0; p->chosen && i < p->first_op; i++) {
+    if (p->program->ops[i].kind != MGL_OP_NEXT_PLAN) {
+      return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                           "parts of iterations of more than %d tokens on a GPU: expected a range "
+                           "that begins with the first op, found one from \"%s\" on",
+                           MGL_CUDA_MAX_TOKENS,
+                           p->program->tensors[p->program->ops[p->first_op].output].name);
+    }
+  }
+  return MGL_OK;
+}
+
+mgl_status mgl_cuda_program_read_large(mgl_cuda_program *p, uint32_t tokens, const char *name,
+                                       float *out, size_t count, mgl_error *err) {
+  const mgl_cuda_driver *driver = &p->device->driver;
+  mgl_cuda_wide_value value = {0};
+  if (p->wide.tokens == 0 || tokens > p->wide.tokens ||
+      !mgl_cuda_wide_find(p->program, &p->wide.layout, tokens, name,
+                          p->chosen ? p->last_op : UINT32_MAX, &value) ||
+      count > (size_t)value.rows * value.columns) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "\"%s\" of an iteration of more than %d tokens on a GPU: expected a range "
+                         "that ends with attend, gate_up or logits",
+                         name, MGL_CUDA_MAX_TOKENS);
+  }
+  unsigned char *stored = mgl_alloc_zeroed(1, (size_t)value.bytes);
+  if (stored == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu elements", count);
+  }
+  mgl_cu_result code =
+      driver->copy_to_host(stored, p->memory[MGL_CUDA_MEMORY_WIDE] + value.at, (size_t)value.bytes);
+  mgl_cuda_wide_unpack(&value, stored, count, out);
+  mgl_free(stored);
+  return mgl_cuda_check(driver, code, "copy_to_host", err);
 }
 
 // --- schedules -----------------------------------------------------------------------------------

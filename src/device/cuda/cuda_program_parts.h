@@ -99,7 +99,7 @@ struct mgl_cuda_program {
   uint32_t trace_spans;  // a power of two, or 0
   mgl_graph *program;    // fused
   mgl_task_graph *graphs[MGL_CUDA_MAX_PROGRAM_GRAPHS];
-  bool is_given[MGL_CUDA_MAX_PROGRAM_GRAPHS];  // the build's own, borrowed
+  bool is_given[MGL_CUDA_MAX_PROGRAM_GRAPHS];       // the build's own, borrowed
   uint64_t schedules[MGL_CUDA_MAX_PROGRAM_GRAPHS];  // hashes of those that the device has of them
   uint32_t graph_count;
   uint32_t workers;
@@ -126,10 +126,11 @@ struct mgl_cuda_program {
   mgl_cuda_feeding feeding;
   bool compiled;  // some device code was not in the cache
   char code_note[MGL_CUDA_NOTE_BYTES];
-  mgl_cuda_full *full;  // NULL until mode full is first used
-  bool ran_full;        // the latest launch was of mode full
-  bool chosen;          // some ops are left out: launches take activations as they are
-  bool lost;            // a launch did not end: its memory must stay
+  mgl_cuda_full *full;         // NULL until mode full is first used
+  bool ran_full;               // the latest launch was of mode full
+  bool chosen;                 // some ops are left out: launches take activations as they are
+  uint32_t first_op, last_op;  // then, those that are computed
+  bool lost;                   // a launch did not end: its memory must stay
 };
 
 static inline mgl_cuda_run *mgl_cuda_image_run(const mgl_cuda_program *p) {
@@ -167,6 +168,10 @@ mgl_status mgl_cuda_wide_prepare(mgl_cuda_program *p, mgl_error *err);
 size_t mgl_cuda_wide_modules(mgl_cuda_program *p, mgl_cuda_module *out);  // and how many
 mgl_status mgl_cuda_wide_load(mgl_cuda_program *p, mgl_error *err);       // once they are there
 mgl_status mgl_cuda_wide_upload(mgl_cuda_program *p, mgl_error *err);
+// Of it the lists of steps alone, without the ops behind those that are chosen.
+mgl_status mgl_cuda_wide_upload_graphs(mgl_cuda_program *p, mgl_error *err);
+// MGL_ERR_UNSUPPORTED: of the chosen ops large iterations cannot begin with the first (cuda_look.c).
+mgl_status mgl_cuda_look_check_large(const mgl_cuda_program *p, mgl_error *err);
 void mgl_cuda_wide_release(mgl_cuda_program *p);
 // Runs a plan as mgl_cuda_program_run_plan does, in the wide class.
 mgl_status mgl_cuda_wide_run_plan(mgl_cuda_program *p, const mgl_plan *plan,

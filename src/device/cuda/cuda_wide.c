@@ -238,7 +238,20 @@ static uint32_t triggers_of(const mgl_cuda_wide_addresses *a, const mgl_schedule
   return ranks * s->events[stage].trigger_count;
 }
 
-mgl_status mgl_cuda_wide_make_graph(const mgl_cuda_wide_addresses *a, uint32_t graph,
+static mgl_cuda_step make_step(const mgl_cuda_wide_addresses *a, const mgl_schedule *s,
+                               uint32_t idx) {
+  const mgl_schedule_step *step = &s->steps[idx];
+  return (mgl_cuda_step){
+      .task = idx,
+      .op = step->op,
+      .begin = step->begin,
+      .end = step->end,
+      .wait_event = step->event,
+      .wait_count = step->event == MGL_NO_EVENT ? 0 : triggers_of(a, s, step->event),
+      .trigger_event = step->trigger};
+}
+
+mgl_status mgl_cuda_wide_make_graph(const mgl_cuda_wide_addresses *a, uint32_t graph, uint32_t last,
                                     const mgl_cuda_wide_lists *out, mgl_error *err) {
   mgl_stages_options options = stages_of(a->program, &a->wide->sizes, graph);
   mgl_schedule *s = NULL;
@@ -246,23 +259,82 @@ mgl_status mgl_cuda_wide_make_graph(const mgl_cuda_wide_addresses *a, uint32_t g
   for (uint32_t i = 0; i < s->op_count; i++) {
     out->ops[i] = bind_op(a, s, &s->ops[i]);
   }
-  for (uint32_t i = 0; i < s->step_count; i++) {
-    const mgl_schedule_step *step = &s->steps[s->list[i]];
-    out->steps[i] = (mgl_cuda_step){
-        .task = s->list[i],
-        .op = step->op,
-        .begin = step->begin,
-        .end = step->end,
-        .wait_event = step->event,
-        .wait_count = step->event == MGL_NO_EVENT ? 0 : triggers_of(a, s, step->event),
-        .trigger_event = step->trigger};
+  uint32_t count = 0;
+  for (uint32_t worker = 0; worker < s->worker_count; worker++) {
+    out->step_start[worker] = count;
+    for (uint32_t i = s->list_start[worker]; i < s->list_start[worker + 1]; i++) {
+      if (s->ops[s->steps[s->list[i]].op].op <= last) {
+        out->steps[count++] = make_step(a, s, s->list[i]);
+      }
+    }
   }
-  memcpy(out->step_start, s->list_start, (s->worker_count + (size_t)1) * sizeof *out->step_start);
+  out->step_start[s->worker_count] = count;
   if (out->hash != NULL) {
     *out->hash = mgl_schedule_hash(s);
   }
   mgl_schedule_destroy(s);
   return MGL_OK;
+}
+
+static uint32_t padded(uint32_t k) {
+  return ceil_div(k, MGL_WIDE_K) * MGL_WIDE_K;
+}
+
+// --- looking at what they make -------------------------------------------------------------------
+
+bool mgl_cuda_wide_find(const mgl_graph *program, const mgl_cuda_wide_layout *wide, uint32_t tokens,
+                        const char *name, uint32_t last, mgl_cuda_wide_value *out) {
+  const uint32_t tensor = mgl_graph_find(program, name);
+  uint32_t op = 0;
+  while (op < program->op_count && program->ops[op].output != tensor) {
+    op++;
+  }
+  if (tensor == MGL_NO_TENSOR || op == program->op_count) {
+    return false;
+  }
+  const uint32_t columns = (uint32_t)mgl_tensor_row_elements(&program->tensors[tensor]);
+  *out = (mgl_cuda_wide_value){.rows = wide->graphs[mgl_cuda_wide_graph_for(wide, tokens)].tokens,
+                               .columns = columns};
+  const uint64_t plain = (uint64_t)out->rows * columns * sizeof(float);
+  switch (program->ops[op].kind) {
+    case MGL_OP_ROPE_ANGLES: out->at = wide->angles, out->bytes = plain; return true;
+    case MGL_OP_LOGITS:
+      out->rows = wide->sizes.logit_rows;
+      out->at = wide->logits;
+      out->bytes = (uint64_t)out->rows * columns * sizeof(float);
+      return true;
+    case MGL_OP_ATTEND:
+    case MGL_OP_GATE_UP:
+      out->form = MGL_CUDA_WIDE_X;
+      out->at = program->ops[op].kind == MGL_OP_ATTEND ? wide->attended : wide->gated;
+      out->bytes = mgl_wide_x_bytes(out->rows, padded(columns));
+      return true;
+    case MGL_OP_EMBED:
+    case MGL_OP_LINEAR_ADD:  // whose sums the norm behind it adds
+      out->form = MGL_CUDA_WIDE_RESIDUAL;
+      out->at = wide->residual;
+      out->bytes = (uint64_t)out->rows * padded(columns) * sizeof(float);
+      return program->ops[op].kind == MGL_OP_EMBED || op < last;
+    default: return false;
+  }
+}
+
+void mgl_cuda_wide_unpack(const mgl_cuda_wide_value *value, const unsigned char *bytes,
+                          size_t count, float *out) {
+  for (size_t i = 0; i < count; i++) {
+    const uint32_t row = (uint32_t)(i / value->columns), column = (uint32_t)(i % value->columns);
+    if (value->form == MGL_CUDA_WIDE_X) {
+      mgl_bf16 element;
+      memcpy(&element, bytes + mgl_wide_x_offset(value->rows, row, column), sizeof element);
+      out[i] = mgl_bf16_to_f32(element);
+      continue;
+    }
+    memcpy(&out[i],
+           bytes + (value->form == MGL_CUDA_WIDE_PLAIN
+                        ? i * sizeof *out
+                        : mgl_wide_residual_offset(value->rows, row, column)),
+           sizeof *out);
+  }
 }
 
 // --- memory --------------------------------------------------------------------------------------
@@ -275,10 +347,6 @@ static uint32_t widest(const mgl_graph *program, mgl_op_kind kind) {
     most = program->ops[i].kind == kind && row > most ? row : most;
   }
   return most;
-}
-
-static uint32_t padded(uint32_t k) {
-  return ceil_div(k, MGL_WIDE_K) * MGL_WIDE_K;
 }
 
 static void lay_out_activations(const mgl_graph *program, const mgl_cuda_model *model,

@@ -93,8 +93,29 @@ typedef struct mgl_cuda_wide_lists {
   uint64_t *hash;        // of its schedule (lower/schedule.h); NULL: not wanted
 } mgl_cuda_wide_lists;
 
-mgl_status mgl_cuda_wide_make_graph(const mgl_cuda_wide_addresses *a, uint32_t graph,
+// The steps of ops of the program behind op `last` are left out; UINT32_MAX: none.
+
+mgl_status mgl_cuda_wide_make_graph(const mgl_cuda_wide_addresses *a, uint32_t graph, uint32_t last,
                                     const mgl_cuda_wide_lists *out, mgl_error *err);
+
+// Where the latest iteration has left an activation, and in which form.
+typedef struct mgl_cuda_wide_value {
+  enum {
+    MGL_CUDA_WIDE_PLAIN,     // f32 rows
+    MGL_CUDA_WIDE_X,         // bf16, and
+    MGL_CUDA_WIDE_RESIDUAL,  // f32, as twin/wide_layout.h says
+  } form;
+  uint64_t at, bytes;  // in the block
+  uint32_t rows, columns;
+} mgl_cuda_wide_value;
+
+// Of an iteration of `tokens` tokens that ended with op `last` of the program. False: it is not
+// there as a whole, or nobody reads it from memory.
+bool mgl_cuda_wide_find(const mgl_graph *program, const mgl_cuda_wide_layout *wide, uint32_t tokens,
+                        const char *name, uint32_t last, mgl_cuda_wide_value *out);
+// The first `count` elements of what lies in its bytes.
+void mgl_cuda_wide_unpack(const mgl_cuda_wide_value *value, const unsigned char *bytes,
+                          size_t count, float *out);
 
 // The run of a launch of so many tokens, at the begin of the image.
 void mgl_cuda_wide_set_run(const mgl_cuda_wide_addresses *a, uint32_t tokens,

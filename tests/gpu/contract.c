@@ -465,10 +465,8 @@ static void try_job(contract *c, const job_way *w) {
 // only chunks of several tokens.
 typedef enum extent { EXTENT_ALL, EXTENT_FEW, EXTENT_BRIEF } extent;
 
-// Bytes of weights from which on programs of all JIT and of few workers are brief. An iteration of
-// JIT tasks takes 31 ms where an AOT one takes 0.6 (Qwen3-0.6B); one of 7 workers takes 24 where
-// one of 132 takes 1 (Llama-3.2-1B, 2.3 GiB).
-static const uint64_t brief_jit_bytes = UINT64_C(1) << 28;
+// Bytes of weights from which on programs of few workers are brief: an iteration of 7 takes 24 ms
+// where one of 132 takes 1 (Llama-3.2-1B, 2.3 GiB).
 static const uint64_t brief_few_bytes = UINT64_C(3) << 30;
 
 enum { BRIEF_CHUNK = 17 };  // of their jobs: with a graph for more than 16 tokens
@@ -480,8 +478,7 @@ enum { JOB_CHUNKS = sizeof job_chunks / sizeof *job_chunks };
 
 static extent extent_of(const contract *c, const machine *m, bool baseline) {
   uint64_t bytes = mgl_cuda_program_describe(c->program).step_bytes;
-  if ((m->launch == MGL_LAUNCH_JIT && bytes >= brief_jit_bytes) ||
-      (m->workers == FEW_WORKERS && bytes >= brief_few_bytes)) {
+  if (m->workers == FEW_WORKERS && bytes >= brief_few_bytes) {
     return EXTENT_BRIEF;
   }
   return baseline || m->full ? EXTENT_ALL : EXTENT_FEW;

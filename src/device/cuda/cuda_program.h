@@ -248,8 +248,8 @@ mgl_status mgl_cuda_program_read(mgl_cuda_program *program, uint32_t graph, cons
 // The same of an iteration of `tokens` tokens that ran in the wide class: of angles, the residual
 // stream, and what attend, gate_up and logits make. MGL_ERR_UNSUPPORTED: of others, and of a
 // linear_add whose sums nobody has added.
-mgl_status mgl_cuda_program_read_large(mgl_cuda_program *program, uint32_t tokens,
-                                       const char *name, float *out, size_t count, mgl_error *err);
+mgl_status mgl_cuda_program_read_large(mgl_cuda_program *program, uint32_t tokens, const char *name,
+                                       float *out, size_t count, mgl_error *err);
 
 // From now on launches compute only ops [first, last] of the fused program; tasks of the others
 // wait and trigger, and do nothing. All activations become NaN and are not touched before a launch,

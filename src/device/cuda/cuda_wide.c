@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "device/cuda/cuda_plan.h"
 #include "device/cuda/cuda_steps.h"
 #include "lower/packed.h"
 #include "lower/schedule.h"
@@ -442,56 +443,6 @@ mgl_status mgl_cuda_wide_lay_out(const mgl_graph *program, const mgl_cuda_model 
 
 // --- the image -----------------------------------------------------------------------------------
 
-static mgl_status check_plan(const mgl_cuda_wide_addresses *a, const mgl_plan *from,
-                             mgl_error *err) {
-  const mgl_cuda_wide_sizes *sizes = &a->wide->sizes;
-  if (from->limits.page_tokens != MGL_CUDA_KV_PAGE_TOKENS) {
-    return mgl_error_set(err, MGL_ERR_ARGUMENT, "KV pages of %u tokens: on the GPU they have %d",
-                         from->limits.page_tokens, MGL_CUDA_KV_PAGE_TOKENS);
-  }
-  if (from->token_count < 1 || from->token_count > sizes->tokens ||
-      from->sequence_count > sizes->sequences || from->logit_row_count > sizes->logit_rows) {
-    return mgl_error_set(err, MGL_ERR_LIMIT,
-                         "a plan of %u tokens, %u sequences and %u rows of logits: the GPU program "
-                         "is for up to %u, %u and %u",
-                         from->token_count, from->sequence_count, from->logit_row_count,
-                         sizes->tokens, sizes->sequences, sizes->logit_rows);
-  }
-  for (uint32_t i = 0; i < from->token_count; i++) {
-    if (from->tokens[i] < 0 || (uint32_t)from->tokens[i] >= a->model->vocab) {
-      return mgl_error_set(err, MGL_ERR_ARGUMENT, "token %u: expected an id of 0 to %u, found %d",
-                           i, a->model->vocab - 1, from->tokens[i]);
-    }
-  }
-  return MGL_OK;
-}
-
-// The pages up to the sequence's last position.
-static mgl_status copy_pages(const mgl_cuda_wide_addresses *a, const mgl_plan *from,
-                             uint32_t sequence, uint32_t page_count, int32_t *table,
-                             mgl_error *err) {
-  uint32_t stride = a->wide->sizes.pages_per_sequence;
-  uint32_t last = from->positions[from->query_start[sequence + 1] - 1];
-  uint32_t pages = last / MGL_CUDA_KV_PAGE_TOKENS + 1;
-  const int32_t *pages_from =
-      from->block_tables + (size_t)sequence * from->limits.pages_per_sequence;
-  if (pages > stride) {
-    return mgl_error_set(err, MGL_ERR_LIMIT,
-                         "sequence %u has a token at position %u: the GPU program is for up to %u "
-                         "tokens",
-                         sequence, last, stride * MGL_CUDA_KV_PAGE_TOKENS);
-  }
-  for (uint32_t i = 0; i < stride; i++) {
-    table[i] = i < pages ? pages_from[i] : (int32_t)page_count;  // else the spare one
-    if (i < pages && (pages_from[i] < 0 || (uint32_t)pages_from[i] >= page_count)) {
-      return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                           "sequence %u: expected KV pages of 0 to %u, found %d", sequence,
-                           page_count - 1, pages_from[i]);
-    }
-  }
-  return MGL_OK;
-}
-
 static mgl_word *counters_at(const mgl_cuda_wide_addresses *a, uint32_t idx) {
   const mgl_cuda_wide_layout *wide = a->wide;
   return a->peers == NULL
@@ -557,7 +508,13 @@ mgl_status mgl_cuda_wide_make_image(const mgl_cuda_wide_addresses *a, const mgl_
   mgl_wide_work *work = (mgl_wide_work *)(void *)(image + wide->work);
   int32_t *tables = (int32_t *)(void *)(image + wide->tables);
   mgl_plan_entry entries[MGL_MAX_SEQUENCES];
-  MGL_TRY(check_plan(a, plan, err));
+  const mgl_cuda_plan_limits limits = {.iteration_tokens = wide->sizes.tokens,
+                                       .logit_rows = wide->sizes.logit_rows,
+                                       .slots = wide->sizes.sequences,
+                                       .stride = wide->sizes.pages_per_sequence,
+                                       .page_count = page_count,
+                                       .vocab = a->model->vocab};
+  MGL_TRY(mgl_cuda_plan_check(plan, &limits, err));
   mgl_cuda_wide_set_run(a, plan->token_count,
                         mgl_cuda_pointer(a->block + wide->image + wide->tables), image);
   to->token_count = plan->token_count;
@@ -569,8 +526,7 @@ mgl_status mgl_cuda_wide_make_image(const mgl_cuda_wide_addresses *a, const mgl_
   for (uint32_t i = 0; i < plan->sequence_count; i++) {
     uint32_t first = plan->query_start[i];
     uint32_t end = plan->query_start[i + 1];
-    MGL_TRY(copy_pages(a, plan, i, page_count, tables + (size_t)i * wide->sizes.pages_per_sequence,
-                       err));
+    MGL_TRY(mgl_cuda_plan_pages(plan, &limits, i, tables + (size_t)i * limits.stride, err));
     entries[i] =
         (mgl_plan_entry){.slot = i, .position = plan->positions[first], .count = end - first};
     for (uint32_t row = first; row < end; row++) {

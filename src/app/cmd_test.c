@@ -322,11 +322,10 @@ const mgl_command mgl_command_test = {
         "Runs ops FROM to TO of a model as a mode does, the others left out, and compares what\n"
         "leaves the range with a scalar interpreter of the unfused ops. An op is a number or a\n"
         "name, as megalith graph and --list print them; OP alone is one op, FROM.. goes to the\n"
-        "last, without a range all run. On a GPU ranges of more than 64 tokens begin with the "
-        "first\n"
-        "op. The exit status is 1 where an output differs by more than roundings explain. The "
-        "CPU's\n"
-        "level is set by MEGALITH_SIMD, its threads by --threads.",
+        "last, without a range all run. On a GPU ranges of more than 64 tokens end with attend,\n"
+        "gate_up or logits, and of up to 256 begin with linear_add or the first op. The exit\n"
+        "status is 1 where an output differs by more than roundings explain. The CPU's level is\n"
+        "set by MEGALITH_SIMD, its threads by --threads.",
     .examples =
         "megalith test path/to/model 0.v..0.gated --tokens 7 --context 40\n"
         "megalith test path/to/model --each --threads 2\n"

@@ -301,9 +301,8 @@ static mgl_status cuda_choose(void *model, uint32_t first, uint32_t last, mgl_er
 static mgl_status cuda_write(void *model, uint32_t tokens, const char *name, const float *values,
                              size_t count, mgl_error *err) {
   mgl_cuda_program *p = ((cuda_model *)model)->program;
-  // What a large iteration reads it has computed itself.
   return tokens > MGL_CUDA_MAX_TOKENS
-             ? MGL_OK
+             ? mgl_cuda_program_write_large(p, tokens, name, values, count, err)
              : mgl_cuda_program_write(p, graph_of(tokens), name, values, count, err);
 }
 

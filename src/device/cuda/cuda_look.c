@@ -79,44 +79,79 @@ mgl_status mgl_cuda_program_write(mgl_cuda_program *p, uint32_t graph, const cha
 
 // --- large iterations ----------------------------------------------------------------------------
 
-// Their ops read activations in forms that the stages before leave (twin/wide_layout.h), with sums
-// that are still to be added and norms that are begun: only what is computed from tokens on is sure
-// to be of one piece. So ranges begin with the first op, and end with one whose result is.
-mgl_status mgl_cuda_look_check_large(const mgl_cuda_program *p, mgl_error *err) {
-  for (uint32_t i = 0; p->chosen && i < p->first_op; i++) {
-    if (p->program->ops[i].kind != MGL_OP_NEXT_PLAN) {
-      return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                           "parts of iterations of more than %d tokens on a GPU: expected a range "
-                           "that begins with the first op, found one from \"%s\" on",
-                           MGL_CUDA_MAX_TOKENS,
-                           p->program->tensors[p->program->ops[p->first_op].output].name);
-    }
+// With up to 256 tokens the norm before a linear and the rotation before attention are done by the
+// linear before them, so a range cannot begin between the two.
+mgl_status mgl_cuda_look_check_large(const mgl_cuda_program *p, uint32_t tokens, mgl_error *err) {
+  if (!p->chosen || !p->wide.cut[mgl_cuda_wide_graph_for(&p->wide.layout, tokens)]) {
+    return MGL_OK;
   }
-  return MGL_OK;
+  return mgl_error_set(
+      err, MGL_ERR_UNSUPPORTED,
+      "%u tokens on a GPU: expected a range that begins before \"%s\", whose norm or "
+      "rotation belongs to the op before it there, or more than %d tokens",
+      tokens, p->program->tensors[p->program->ops[p->first_op].output].name, MGL_WIDE_MOST_TILE);
+}
+
+static mgl_status find_large(const mgl_cuda_program *p, uint32_t tokens, const char *name,
+                             size_t count, mgl_cuda_wide_value *out, unsigned char **bytes,
+                             mgl_error *err) {
+  *bytes = NULL;
+  if (p->wide.tokens == 0 || tokens > p->wide.tokens ||
+      !mgl_cuda_wide_find(p->program, &p->wide.layout, tokens, name, out) ||
+      count > (size_t)out->rows * out->columns) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "\"%s\" with %zu elements is no activation of iterations of %u tokens",
+                         name, count, tokens);
+  }
+  *bytes = mgl_alloc_zeroed(1, (size_t)out->bytes);
+  return *bytes != NULL
+             ? MGL_OK
+             : mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu elements", count);
+}
+
+// Whether an activation is of one piece where the range ends with the op that makes it: sums of
+// split linears are added by the op behind them.
+static bool is_whole(const mgl_cuda_program *p, const char *name,
+                     const mgl_cuda_wide_value *value) {
+  const bool ends = p->chosen && p->last_op < p->program->op_count &&
+                    p->program->ops[p->last_op].output == mgl_graph_find(p->program, name);
+  const bool embedding =
+      ends && mgl_op_inputs(&p->program->ops[p->last_op], MGL_ROLE_TABLE).count > 0;
+  return value->form != MGL_CUDA_WIDE_QKV &&
+         (value->form != MGL_CUDA_WIDE_RESIDUAL || !ends || embedding);
 }
 
 mgl_status mgl_cuda_program_read_large(mgl_cuda_program *p, uint32_t tokens, const char *name,
                                        float *out, size_t count, mgl_error *err) {
   const mgl_cuda_driver *driver = &p->device->driver;
   mgl_cuda_wide_value value = {0};
-  if (p->wide.tokens == 0 || tokens > p->wide.tokens ||
-      !mgl_cuda_wide_find(p->program, &p->wide.layout, tokens, name,
-                          p->chosen ? p->last_op : UINT32_MAX, &value) ||
-      count > (size_t)value.rows * value.columns) {
+  unsigned char *bytes = NULL;
+  MGL_TRY(find_large(p, tokens, name, count, &value, &bytes, err));
+  mgl_cu_result code =
+      driver->copy_to_host(bytes, p->memory[MGL_CUDA_MEMORY_WIDE] + value.at, (size_t)value.bytes);
+  mgl_cuda_wide_unpack(&value, bytes, count, out);
+  mgl_free(bytes);
+  if (!is_whole(p, name, &value)) {
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                         "\"%s\" of an iteration of more than %d tokens on a GPU: expected a range "
-                         "that ends with attend, gate_up or logits",
+                         "\"%s\" of more than %d tokens on a GPU is finished by the op behind it: "
+                         "expected a range that ends with attend, gate_up or logits",
                          name, MGL_CUDA_MAX_TOKENS);
   }
-  unsigned char *stored = mgl_alloc_zeroed(1, (size_t)value.bytes);
-  if (stored == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu elements", count);
-  }
-  mgl_cu_result code =
-      driver->copy_to_host(stored, p->memory[MGL_CUDA_MEMORY_WIDE] + value.at, (size_t)value.bytes);
-  mgl_cuda_wide_unpack(&value, stored, count, out);
-  mgl_free(stored);
   return mgl_cuda_check(driver, code, "copy_to_host", err);
+}
+
+mgl_status mgl_cuda_program_write_large(mgl_cuda_program *p, uint32_t tokens, const char *name,
+                                        const float *values, size_t count, mgl_error *err) {
+  const mgl_cuda_driver *driver = &p->device->driver;
+  mgl_cuda_wide_value value = {0};
+  unsigned char *bytes = NULL;
+  MGL_TRY(find_large(p, tokens, name, count, &value, &bytes, err));
+  mgl_cuda_wide_pack(&value, values, count, bytes);
+  mgl_cu_result code = driver->copy_to_device(p->memory[MGL_CUDA_MEMORY_WIDE] + value.at, bytes,
+                                              (size_t)value.bytes);
+  mgl_free(bytes);
+  MGL_TRY(mgl_cuda_check(driver, code, "copy_to_device", err));
+  return synchronise(p, err);
 }
 
 // --- schedules -----------------------------------------------------------------------------------

@@ -245,17 +245,19 @@ mgl_status mgl_cuda_program_ran(mgl_cuda_program *program, uint64_t *out, mgl_er
 mgl_status mgl_cuda_program_read(mgl_cuda_program *program, uint32_t graph, const char *name,
                                  float *out, size_t count, mgl_error *err);
 
-// The same of an iteration of `tokens` tokens that ran in the wide class: of angles, the residual
-// stream, and what attend, gate_up and logits make. MGL_ERR_UNSUPPORTED: of others, and of a
-// linear_add whose sums nobody has added.
+// The same of an iteration of `tokens` tokens that ran in the wide class. MGL_ERR_UNSUPPORTED: the
+// op that makes it was the last one, and leaves it to be finished.
 mgl_status mgl_cuda_program_read_large(mgl_cuda_program *program, uint32_t tokens, const char *name,
                                        float *out, size_t count, mgl_error *err);
+// Sets the first `count` elements, rounded as they are there.
+mgl_status mgl_cuda_program_write_large(mgl_cuda_program *program, uint32_t tokens,
+                                        const char *name, const float *values, size_t count,
+                                        mgl_error *err);
 
 // From now on launches compute only ops [first, last] of the fused program; tasks of the others
 // wait and trigger, and do nothing. All activations become NaN and are not touched before a launch,
 // so that mgl_cuda_program_write can give the ops their inputs; the program must have been made
-// with keep_activations. Iterations of the wide class must begin with the first op. first 0 and last
-// UINT32_MAX: all again. Where next_plan or sample is left
+// with keep_activations. first 0 and last UINT32_MAX: all again. Where next_plan or sample is left
 // out only run_plan makes sense.
 mgl_status mgl_cuda_program_choose(mgl_cuda_program *program, uint32_t first, uint32_t last,
                                    mgl_error *err);

@@ -28,6 +28,7 @@ typedef struct mgl_cuda_wide {
   uint64_t narrow_context;  // and most tokens of context of those
   mgl_cuda_wide_layout layout;
   uint64_t schedules[MGL_CUDA_WIDE_GRAPHS];  // hashes of those that the device has of its graphs
+  bool cut[MGL_CUDA_WIDE_GRAPHS];  // of the chosen ops one lacks what an op before them does
   mgl_cuda_wide_kernel
       kernels[MGL_WIDE_TILES];  // the smallest tiles first, of which not all may be
   void *plan_module;
@@ -168,10 +169,10 @@ mgl_status mgl_cuda_wide_prepare(mgl_cuda_program *p, mgl_error *err);
 size_t mgl_cuda_wide_modules(mgl_cuda_program *p, mgl_cuda_module *out);  // and how many
 mgl_status mgl_cuda_wide_load(mgl_cuda_program *p, mgl_error *err);       // once they are there
 mgl_status mgl_cuda_wide_upload(mgl_cuda_program *p, mgl_error *err);
-// Of it the lists of steps alone, without the ops behind those that are chosen.
+// Of it the lists of steps alone, of the ops that are chosen.
 mgl_status mgl_cuda_wide_upload_graphs(mgl_cuda_program *p, mgl_error *err);
-// MGL_ERR_UNSUPPORTED: of the chosen ops large iterations cannot begin with the first (cuda_look.c).
-mgl_status mgl_cuda_look_check_large(const mgl_cuda_program *p, mgl_error *err);
+// MGL_ERR_UNSUPPORTED: such iterations cannot begin with the first chosen op (cuda_look.c).
+mgl_status mgl_cuda_look_check_large(const mgl_cuda_program *p, uint32_t tokens, mgl_error *err);
 void mgl_cuda_wide_release(mgl_cuda_program *p);
 // Runs a plan as mgl_cuda_program_run_plan does, in the wide class.
 mgl_status mgl_cuda_wide_run_plan(mgl_cuda_program *p, const mgl_plan *plan,

@@ -252,93 +252,53 @@ static mgl_cuda_step make_step(const mgl_cuda_wide_addresses *a, const mgl_sched
       .trigger_event = step->trigger};
 }
 
-mgl_status mgl_cuda_wide_make_graph(const mgl_cuda_wide_addresses *a, uint32_t graph, uint32_t last,
-                                    const mgl_cuda_wide_lists *out, mgl_error *err) {
+static bool is_in(mgl_cuda_wide_range range, uint32_t op) {
+  return op >= range.first && op <= range.last;
+}
+
+// Events count what is left of their steps. Returns whether an op of the range has its norm or its
+// rotation in one that is not.
+static bool leave_out(mgl_schedule *s, mgl_cuda_wide_range range) {
+  bool cut = false;
+  for (uint32_t i = 0; i < s->op_count; i++) {
+    const bool helps = (s->ops[i].flags & (MGL_WIDE_WEIGHS | MGL_WIDE_ROTATES)) != 0;
+    cut = cut || (helps && !is_in(range, s->ops[i].op) && is_in(range, s->ops[i].with));
+  }
+  for (uint32_t i = 0; i < s->step_count; i++) {
+    s->events[s->steps[i].trigger].trigger_count -= is_in(range, s->ops[s->steps[i].op].op) ? 0 : 1;
+  }
+  return cut;
+}
+
+mgl_status mgl_cuda_wide_make_graph(const mgl_cuda_wide_addresses *a, uint32_t graph,
+                                    mgl_cuda_wide_range range, const mgl_cuda_wide_lists *out,
+                                    mgl_error *err) {
   mgl_stages_options options = stages_of(a->program, &a->wide->sizes, graph);
   mgl_schedule *s = NULL;
+  uint32_t count = 0;
   MGL_TRY(mgl_lower_stages(a->program, &options, &s, err));
+  if (out->hash != NULL) {
+    *out->hash = mgl_schedule_hash(s);
+  }
   for (uint32_t i = 0; i < s->op_count; i++) {
     out->ops[i] = bind_op(a, s, &s->ops[i]);
   }
-  uint32_t count = 0;
+  const bool cut = leave_out(s, range);
   for (uint32_t worker = 0; worker < s->worker_count; worker++) {
     out->step_start[worker] = count;
     for (uint32_t i = s->list_start[worker]; i < s->list_start[worker + 1]; i++) {
-      if (s->ops[s->steps[s->list[i]].op].op <= last) {
+      if (is_in(range, s->ops[s->steps[s->list[i]].op].op)) {
         out->steps[count++] = make_step(a, s, s->list[i]);
       }
     }
   }
   out->step_start[s->worker_count] = count;
-  if (out->hash != NULL) {
-    *out->hash = mgl_schedule_hash(s);
+  if (out->cut != NULL) {
+    *out->cut = cut;
   }
   mgl_schedule_destroy(s);
   return MGL_OK;
 }
-
-static uint32_t padded(uint32_t k) {
-  return ceil_div(k, MGL_WIDE_K) * MGL_WIDE_K;
-}
-
-// --- looking at what they make -------------------------------------------------------------------
-
-bool mgl_cuda_wide_find(const mgl_graph *program, const mgl_cuda_wide_layout *wide, uint32_t tokens,
-                        const char *name, uint32_t last, mgl_cuda_wide_value *out) {
-  const uint32_t tensor = mgl_graph_find(program, name);
-  uint32_t op = 0;
-  while (op < program->op_count && program->ops[op].output != tensor) {
-    op++;
-  }
-  if (tensor == MGL_NO_TENSOR || op == program->op_count) {
-    return false;
-  }
-  const uint32_t columns = (uint32_t)mgl_tensor_row_elements(&program->tensors[tensor]);
-  *out = (mgl_cuda_wide_value){.rows = wide->graphs[mgl_cuda_wide_graph_for(wide, tokens)].tokens,
-                               .columns = columns};
-  const uint64_t plain = (uint64_t)out->rows * columns * sizeof(float);
-  switch (program->ops[op].kind) {
-    case MGL_OP_ROPE_ANGLES: out->at = wide->angles, out->bytes = plain; return true;
-    case MGL_OP_LOGITS:
-      out->rows = wide->sizes.logit_rows;
-      out->at = wide->logits;
-      out->bytes = (uint64_t)out->rows * columns * sizeof(float);
-      return true;
-    case MGL_OP_ATTEND:
-    case MGL_OP_GATE_UP:
-      out->form = MGL_CUDA_WIDE_X;
-      out->at = program->ops[op].kind == MGL_OP_ATTEND ? wide->attended : wide->gated;
-      out->bytes = mgl_wide_x_bytes(out->rows, padded(columns));
-      return true;
-    case MGL_OP_EMBED:
-    case MGL_OP_LINEAR_ADD:  // whose sums the norm behind it adds
-      out->form = MGL_CUDA_WIDE_RESIDUAL;
-      out->at = wide->residual;
-      out->bytes = (uint64_t)out->rows * padded(columns) * sizeof(float);
-      return program->ops[op].kind == MGL_OP_EMBED || op < last;
-    default: return false;
-  }
-}
-
-void mgl_cuda_wide_unpack(const mgl_cuda_wide_value *value, const unsigned char *bytes,
-                          size_t count, float *out) {
-  for (size_t i = 0; i < count; i++) {
-    const uint32_t row = (uint32_t)(i / value->columns), column = (uint32_t)(i % value->columns);
-    if (value->form == MGL_CUDA_WIDE_X) {
-      mgl_bf16 element;
-      memcpy(&element, bytes + mgl_wide_x_offset(value->rows, row, column), sizeof element);
-      out[i] = mgl_bf16_to_f32(element);
-      continue;
-    }
-    memcpy(&out[i],
-           bytes + (value->form == MGL_CUDA_WIDE_PLAIN
-                        ? i * sizeof *out
-                        : mgl_wide_residual_offset(value->rows, row, column)),
-           sizeof *out);
-  }
-}
-
-// --- memory --------------------------------------------------------------------------------------
 
 // Elements of a row of the widest result of an op of that kind.
 static uint32_t widest(const mgl_graph *program, mgl_op_kind kind) {
@@ -349,6 +309,102 @@ static uint32_t widest(const mgl_graph *program, mgl_op_kind kind) {
   }
   return most;
 }
+
+static uint32_t padded(uint32_t k) {
+  return ceil_div(k, MGL_WIDE_K) * MGL_WIDE_K;
+}
+
+// --- looking at what they make -------------------------------------------------------------------
+
+bool mgl_cuda_wide_find(const mgl_graph *program, const mgl_cuda_wide_layout *wide, uint32_t tokens,
+                        const char *name, mgl_cuda_wide_value *out) {
+  const uint32_t tensor = mgl_graph_find(program, name);
+  uint32_t op = 0;
+  while (op < program->op_count && program->ops[op].output != tensor) {
+    op++;
+  }
+  if (tensor == MGL_NO_TENSOR || op == program->op_count) {
+    return false;
+  }
+  const uint32_t columns = (uint32_t)mgl_tensor_row_elements(&program->tensors[tensor]);
+  const uint32_t rows = wide->graphs[mgl_cuda_wide_graph_for(wide, tokens)].tokens;
+  *out = (mgl_cuda_wide_value){.rows = rows, .columns = columns};
+  switch (program->ops[op].kind) {
+    case MGL_OP_ROPE_ANGLES: out->at = wide->angles; break;
+    case MGL_OP_LOGITS:
+      out->at = wide->logits;
+      out->rows = wide->sizes.logit_rows;
+      break;
+    case MGL_OP_QKV_PROJ:
+      out->form = MGL_CUDA_WIDE_QKV;
+      out->at = wide->qkv;
+      // K and V have as many heads.
+      out->halves = columns - (columns - widest(program, MGL_OP_ATTEND)) / 2;
+      out->bytes = (uint64_t)rows * columns * sizeof(mgl_bf16);
+      return true;
+    case MGL_OP_ATTEND:
+    case MGL_OP_GATE_UP:
+      out->form = MGL_CUDA_WIDE_X;
+      out->at = program->ops[op].kind == MGL_OP_ATTEND ? wide->attended : wide->gated;
+      out->bytes = mgl_wide_x_bytes(rows, padded(columns));
+      return true;
+    case MGL_OP_EMBED:
+    case MGL_OP_LINEAR_ADD:
+      out->form = MGL_CUDA_WIDE_RESIDUAL;
+      out->at = wide->residual;
+      out->bytes = (uint64_t)rows * padded(columns) * sizeof(float);
+      return true;
+    default: return false;
+  }
+  out->bytes = (uint64_t)out->rows * columns * sizeof(float);
+  return true;
+}
+
+// Byte of element i.
+static size_t place_of(const mgl_cuda_wide_value *value, size_t i) {
+  const uint32_t row = (uint32_t)(i / value->columns), column = (uint32_t)(i % value->columns);
+  switch (value->form) {
+    case MGL_CUDA_WIDE_X: return (size_t)mgl_wide_x_offset(value->rows, row, column);
+    case MGL_CUDA_WIDE_RESIDUAL: return (size_t)mgl_wide_residual_offset(value->rows, row, column);
+    case MGL_CUDA_WIDE_QKV: return i * sizeof(mgl_bf16);
+    default: return i * sizeof(float);
+  }
+}
+
+// Whether element i is f16, or at least no f32.
+static bool is_f16(const mgl_cuda_wide_value *value, size_t i) {
+  return value->form == MGL_CUDA_WIDE_QKV && i % value->columns < value->halves;
+}
+static bool is_short(const mgl_cuda_wide_value *value) {
+  return value->form == MGL_CUDA_WIDE_X || value->form == MGL_CUDA_WIDE_QKV;
+}
+
+void mgl_cuda_wide_unpack(const mgl_cuda_wide_value *value, const unsigned char *bytes,
+                          size_t count, float *out) {
+  for (size_t i = 0; i < count; i++) {
+    uint16_t bits = 0;
+    if (is_short(value)) {
+      memcpy(&bits, bytes + place_of(value, i), sizeof bits);
+      out[i] = is_f16(value, i) ? mgl_f16_to_f32(bits) : mgl_bf16_to_f32(bits);
+    } else {
+      memcpy(&out[i], bytes + place_of(value, i), sizeof *out);
+    }
+  }
+}
+
+void mgl_cuda_wide_pack(const mgl_cuda_wide_value *value, const float *from, size_t count,
+                        unsigned char *bytes) {
+  for (size_t i = 0; i < count; i++) {
+    const uint16_t bits = is_f16(value, i) ? mgl_f32_to_f16(from[i]) : mgl_f32_to_bf16(from[i]);
+    if (is_short(value)) {
+      memcpy(bytes + place_of(value, i), &bits, sizeof bits);
+    } else {
+      memcpy(bytes + place_of(value, i), &from[i], sizeof *from);
+    }
+  }
+}
+
+// --- memory --------------------------------------------------------------------------------------
 
 static void lay_out_activations(const mgl_graph *program, const mgl_cuda_model *model,
                                 uint64_t part_bytes, uint32_t gathered, mgl_cuda_wide_layout *out) {
@@ -367,6 +423,7 @@ static void lay_out_activations(const mgl_graph *program, const mgl_cuda_model *
   out->gathered = take(&out->bytes, mgl_wide_x_bytes(gathered, padded(hidden)));
   out->logits = take(&out->bytes, logit_rows * model->vocab * sizeof(float));
   out->angles = take(&out->bytes, (uint64_t)tokens * model->head_dim * sizeof(float));
+  out->part_bytes = part_bytes;
   out->parts = take(&out->bytes, part_bytes);
   out->inbox = take(&out->bytes, 2 * out->inbox_bytes);
   out->stream_partial_bytes = mgl_wide_stream_partial_bytes(sizes->workers, model->head_dim);

@@ -159,9 +159,10 @@ static mgl_status upload_graph(mgl_cuda_program *p, uint32_t idx, unsigned char 
       .ops = (mgl_wide_op *)(void *)buffer,
       .steps = (mgl_cuda_step *)(void *)(buffer + (g->steps - g->ops)),
       .step_start = (uint32_t *)(void *)(buffer + (g->step_start - g->ops)),
-      .hash = &p->wide.schedules[idx]};
-  const uint32_t last = p->chosen ? p->last_op : UINT32_MAX;
-  MGL_TRY(mgl_cuda_wide_make_graph(&a, idx, last, &lists, err));
+      .hash = &p->wide.schedules[idx],
+      .cut = &p->wide.cut[idx]};
+  const mgl_cuda_wide_range all = {0, UINT32_MAX}, chosen = {p->first_op, p->last_op};
+  MGL_TRY(mgl_cuda_wide_make_graph(&a, idx, p->chosen ? chosen : all, &lists, err));
   MGL_CUDA_TRY(driver, copy_to_device, err, a.block + g->ops, buffer, (size_t)bytes);
   return MGL_OK;
 }
@@ -217,6 +218,10 @@ mgl_status mgl_cuda_wide_upload(mgl_cuda_program *p, mgl_error *err) {
 
 mgl_status mgl_cuda_wide_upload_graphs(mgl_cuda_program *p, mgl_error *err) {
   const mgl_cuda_wide_layout *wide = &p->wide.layout;
+  if (p->chosen && p->wide.tokens > 0) {  // sums of what is left out are added by what is not
+    MGL_CUDA_TRY(&p->device->driver, memory_set, err, p->memory[MGL_CUDA_MEMORY_WIDE] + wide->parts,
+                 0, (size_t)wide->part_bytes);
+  }
   for (uint32_t i = 0; p->wide.tokens > 0 && i < wide->graph_count; i++) {
     const mgl_cuda_wide_graph *g = &wide->graphs[i];
     unsigned char *buffer = mgl_alloc_zeroed(
@@ -333,7 +338,7 @@ mgl_status mgl_cuda_wide_run_plan(mgl_cuda_program *p, const mgl_plan *plan,
     return mgl_error_set(err, MGL_ERR_INTERNAL,
                          "an earlier launch did not end; the process must be ended");
   }
-  MGL_TRY(mgl_cuda_look_check_large(p, err));
+  MGL_TRY(mgl_cuda_look_check_large(p, plan->token_count, err));
   p->feeding.planner_lost = true;  // its cached pages may be overwritten
   MGL_TRY(mgl_cuda_wide_make_image(&a, plan, p->sizes.page_count, p->wide.image, err));
   MGL_TRY(upload(p, (size_t)wide->image_bytes, err));

@@ -272,9 +272,9 @@ case ${1:-} in
   part sampling tiny wide bias bench/configs/qwen3-0.6b
   part plain
   part launch
-  part schedules tiny
   part wide
   part planner
+  part schedules tiny
   part wide_attend
   part wide_speed
   part serve

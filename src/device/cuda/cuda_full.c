@@ -470,13 +470,14 @@ static mgl_status make_chain(const mgl_cuda_program *p, graph_shape shape, graph
   return MGL_OK;
 }
 
-// The chain of that shape, made at its first use.
+// The chain of that shape, made at its first use, which runs next.
 static mgl_status find_chain(mgl_cuda_program *p, graph_shape shape, graph_kind kind,
                              const chain **out, mgl_error *err) {
   mgl_cuda_full *full = p->full;
   chain *c = &full->chains[shape.graph][shape.how][shape.long_context ? 1 : 0][kind];
   *out = c;
   if (c->schedule != NULL) {
+    full->ran = c->hash;
     return MGL_OK;
   }
   const mgl_cuda_capture since = mgl_cuda_capture_begin(&p->device->driver);
@@ -486,6 +487,7 @@ static mgl_status find_chain(mgl_cuda_program *p, graph_shape shape, graph_kind 
     return status;
   }
   mgl_cuda_capture_end(&p->device->driver, since, &full->counts);
+  full->ran = c->hash;
   return MGL_OK;
 }
 
@@ -523,7 +525,6 @@ static mgl_status queue_graph(mgl_cuda_program *p, uint32_t tokens, mgl_cuda_ful
       full->counts.ops += of->last - of->first;
     }
   }
-  full->ran = c->hash;
   full->queued += is_long ? MGL_CUDA_FULL_LONG : 1;
   full->counts.iterations += is_long ? MGL_CUDA_FULL_LONG : 1;
   return MGL_OK;

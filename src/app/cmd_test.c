@@ -300,8 +300,8 @@ static const mgl_option options[] = {
      .value_name = "MODE",
      .type = MGL_OPTION_CHOICE,
      .choices = mgl_mode_choice,
-     .help = "mega: as tasks; eager: the ops as the model has them, one by one (CPU); full and the "
-             "other modes of fused kernels: a kernel an op (GPU) [mega]"},
+     .help = "mega: as tasks; eager: the ops as the model has them, one by one; full and the other "
+             "modes of fused kernels: a kernel an op (GPU) [mega]"},
     {.name = "tolerance",
      .value_name = "X",
      .type = MGL_OPTION_REAL,

@@ -33,7 +33,7 @@
 //   gpu_tests launch [FOLDER...]  plain kernels op by op, in pieces and in graphs: the same bits, and
 //                                 as many launches as each mode says
 //   gpu_tests hops [FOLDER...]    what a dependency hop costs, AOT and JIT; then in real models
-//   gpu_tests schedules [MODEL...]
+//   gpu_tests schedules [MODEL...] [tokens=N]
 //                                 iterations of 1 to 2048 tokens run the schedules that megalith
 //                                 compile prints: their hashes, in modes mega and full
 //   gpu_tests wide_attend [TEXT]  attention of the wide class against scalar arithmetic

@@ -1,6 +1,6 @@
-// Parts of an iteration by plain kernels, for tests: ops that are left out, activations and KV pages
-// by name, as f32 whatever is stored. As device/cpu/cpu_look.h has it of a CPU; op by op only, since
-// graphs are of all ops.
+// Parts of an iteration by plain kernels, for tests: ops that are left out, activations and KV
+// pages by name, as f32 whatever is stored. As device/cpu/cpu_look.h has it of a CPU; op by op
+// only, since graphs are of all ops.
 #ifndef MGL_DEVICE_CUDA_CUDA_PLAIN_LOOK_H
 #define MGL_DEVICE_CUDA_CUDA_PLAIN_LOOK_H
 

@@ -300,8 +300,8 @@ static const mgl_option options[] = {
      .value_name = "MODE",
      .type = MGL_OPTION_CHOICE,
      .choices = mgl_mode_choice,
-     .help = "mega: as tasks, on a GPU those of up to 16 tokens or of more; eager: the ops as the "
-             "model has them, one by one (CPU); others say why they cannot [mega]"},
+     .help = "mega: as tasks; eager: the ops as the model has them, one by one; full and the other "
+             "modes of fused kernels: a kernel an op (GPU) [mega]"},
     {.name = "tolerance",
      .value_name = "X",
      .type = MGL_OPTION_REAL,
@@ -319,12 +319,13 @@ const mgl_command mgl_command_test = {
     .positional = "MODEL",
     .second = "FROM..TO",
     .description =
-        "Runs ops FROM to TO of a model as mode mega or eager does, the others left out, and "
-        "compares what\n"
+        "Runs ops FROM to TO of a model as a mode does, the others left out, and compares what\n"
         "leaves the range with a scalar interpreter of the unfused ops. An op is a number or a\n"
         "name, as megalith graph and --list print them; OP alone is one op, FROM.. goes to the\n"
-        "last, without a range all run. The exit status is 1 where an output differs by more than\n"
-        "roundings explain. The CPU's level is set by MEGALITH_SIMD, its threads by --threads.",
+        "last, without a range all run. On a GPU ranges of more than 64 tokens end with attend,\n"
+        "gate_up or logits, and of up to 256 begin with linear_add or the first op. The exit\n"
+        "status is 1 where an output differs by more than roundings explain. The CPU's level is\n"
+        "set by MEGALITH_SIMD, its threads by --threads.",
     .examples =
         "megalith test path/to/model 0.v..0.gated --tokens 7 --context 40\n"
         "megalith test path/to/model --each --threads 2\n"

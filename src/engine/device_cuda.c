@@ -280,13 +280,12 @@ static uint32_t graph_of(uint32_t tokens) {
 }
 
 static mgl_status cuda_take_mode(void *model, mgl_mode mode, mgl_error *err) {
-  (void)model;
-  if (mode != MGL_MODE_MEGA) {
-    return mgl_error_set(
-        err, MGL_ERR_UNSUPPORTED,
-        "parts of an iteration: expected mode mega on a GPU, found %s, whose "
-        "kernels run whole; its ops of up to 16 tokens and of more are other tasks",
-        mgl_mode_name(mode));
+  const cuda_model *m = model;
+  if ((cuda_modes_of(mgl_cuda_program_fused(m->program)) >> mode & 1) == 0) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "parts of an iteration: expected a mode of fused kernels on a GPU, such "
+                         "as mega or full, found %s",
+                         mgl_mode_name(mode));
   }
   return MGL_OK;
 }
@@ -301,14 +300,18 @@ static mgl_status cuda_choose(void *model, uint32_t first, uint32_t last, mgl_er
 
 static mgl_status cuda_write(void *model, uint32_t tokens, const char *name, const float *values,
                              size_t count, mgl_error *err) {
-  return mgl_cuda_program_write(((cuda_model *)model)->program, graph_of(tokens), name, values,
-                                count, err);
+  mgl_cuda_program *p = ((cuda_model *)model)->program;
+  return tokens > MGL_CUDA_MAX_TOKENS
+             ? mgl_cuda_program_write_large(p, tokens, name, values, count, err)
+             : mgl_cuda_program_write(p, graph_of(tokens), name, values, count, err);
 }
 
 static mgl_status cuda_read(void *model, uint32_t tokens, const char *name, float *out,
                             size_t count, mgl_error *err) {
-  return mgl_cuda_program_read(((cuda_model *)model)->program, graph_of(tokens), name, out, count,
-                               err);
+  mgl_cuda_program *p = ((cuda_model *)model)->program;
+  return tokens > MGL_CUDA_MAX_TOKENS
+             ? mgl_cuda_program_read_large(p, tokens, name, out, count, err)
+             : mgl_cuda_program_read(p, graph_of(tokens), name, out, count, err);
 }
 
 static mgl_status cuda_write_kv(void *model, const char *name, uint32_t page, const float *k,

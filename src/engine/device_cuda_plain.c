@@ -9,6 +9,7 @@
 #include "device/cpu/cpu_memory.h"
 #include "device/cuda/cuda_plain.h"
 #include "device/cuda/cuda_plain_graphs.h"
+#include "device/cuda/cuda_plain_look.h"
 #include "device/debug_dump.h"
 #include "engine/device_table.h"
 #include "engine/engine_parts.h"
@@ -152,6 +153,49 @@ static void plain_describe(const void *model, mgl_device_info *out) {
                                       .entries = counts.captured};
 }
 
+// --- looking at parts of an iteration (device/cuda/cuda_plain_look.h) ----------------------------
+
+static mgl_status plain_take_mode(void *model, mgl_mode mode, mgl_error *err) {
+  (void)model;
+  if (mode != mgl_mode_of(MGL_LEVEL_EAGER, MGL_GRAPHS_NONE)) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "parts of an iteration: plain kernels run this model: expected mode "
+                         "eager, found %s",
+                         mgl_mode_name(mode));
+  }
+  return MGL_OK;
+}
+
+static const mgl_graph *plain_program(const void *model) {
+  return mgl_cuda_plain_program(((const plain_model *)model)->program);
+}
+
+static mgl_status plain_choose(void *model, uint32_t first, uint32_t last, mgl_error *err) {
+  return mgl_cuda_plain_choose(((plain_model *)model)->program, first, last, err);
+}
+
+static mgl_status plain_write(void *model, uint32_t tokens, const char *name, const float *values,
+                              size_t count, mgl_error *err) {
+  (void)tokens;
+  return mgl_cuda_plain_write(((plain_model *)model)->program, name, values, count, err);
+}
+
+static mgl_status plain_read(void *model, uint32_t tokens, const char *name, float *out,
+                             size_t count, mgl_error *err) {
+  (void)tokens;
+  return mgl_cuda_plain_read(((plain_model *)model)->program, name, out, count, err);
+}
+
+static mgl_status plain_write_kv(void *model, const char *name, uint32_t page, const float *k,
+                                 const float *v, mgl_error *err) {
+  return mgl_cuda_plain_write_kv(((plain_model *)model)->program, name, page, k, v, err);
+}
+
+static mgl_status plain_read_kv(void *model, const char *name, uint32_t page, float *k, float *v,
+                                mgl_error *err) {
+  return mgl_cuda_plain_read_kv(((plain_model *)model)->program, name, page, k, v, err);
+}
+
 const mgl_device_table mgl_cuda_plain_table = {
     .hands_out_logits = true,
     // All that need no fused ops.
@@ -171,4 +215,11 @@ const mgl_device_table mgl_cuda_plain_table = {
     .read_ceiling = plain_read_ceiling,
     .trace = plain_trace,
     .describe = plain_describe,
+    .look = {.take_mode = plain_take_mode,
+             .program = plain_program,
+             .choose = plain_choose,
+             .write = plain_write,
+             .read = plain_read,
+             .write_kv = plain_write_kv,
+             .read_kv = plain_read_kv},
 };

@@ -582,7 +582,7 @@ mgl_status mgl_op_test_create(mgl_runner *runner, const mgl_model_folder *folder
   if (status == MGL_OK) {
     status = mgl_runner_prepare(runner, options->mode, err);
   }
-  if (status == MGL_OK && !build->plain && options->mode == MGL_MODE_MEGA) {
+  if (status == MGL_OK && !build->plain && options->mode != MGL_MODE_EAGER) {
     status = mgl_fuse_ops(t->canonical, &t->fused, err);
   }
   if (status == MGL_OK) {

@@ -250,11 +250,6 @@ static mgl_status choose_device(mgl_runner *runner, const mgl_build *build, mgl_
   if (table->otherwise == NULL) {
     return MGL_OK;
   }
-  if ((build->plain || wants_plain_kernels(runner, &runner->compilation)) && build->look) {
-    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                         "ops that are not fused are looked at on the CPU only so far: use "
-                         "--device cpu");
-  }
   if (wants_plain_kernels(runner, &runner->compilation)) {
     const mgl_compilation *c = &runner->compilation;
     mgl_status status = table->covers(runner->graph, &why);

@@ -40,6 +40,12 @@ mgl_stages_options mgl_stages_options_of(const mgl_graph *program, bool few, uin
                               .workers = workers};
 }
 
+uint32_t mgl_kernels_strides(const mgl_task_graph *graph, bool long_context) {
+  const uint32_t few = MGL_KERNELS_LONG_CONTEXT / MGL_CUDA_MIN_CHUNK;
+  const bool is_short = graph->tokens == 1 && !long_context;
+  return is_short && graph->attention_strides > few ? few : graph->attention_strides;
+}
+
 // The task graph, and its schedule.
 static mgl_status lower_graph(const mgl_graph *program, const mgl_iteration_options *options,
                               mgl_schedule **out, mgl_error *err) {
@@ -56,7 +62,7 @@ static mgl_status lower_graph(const mgl_graph *program, const mgl_iteration_opti
     const mgl_kernels_options kernels = {.tokens = tokens,
                                          .logit_rows = graph->logit_rows,
                                          .workers = compile.workers,
-                                         .strides = graph->attention_strides};
+                                         .strides = mgl_kernels_strides(graph, false)};
     status = mgl_lower_kernels(program, &kernels, out, err);
   } else {
     bool words = compile.target == MGL_TARGET_CUDA && mgl_words_carry(program, graph);
@@ -90,7 +96,7 @@ mgl_status mgl_lower_iteration(const mgl_graph *program, const mgl_iteration_opt
   if (narrow || options->kernels) {
     return lower_graph(program, options, out, err);
   }
-  uint32_t rows = compile->logit_rows == 0 ? compile->tokens : compile->logit_rows;
+  uint32_t rows = compile->logit_rows == 0 ? MGL_STAGES_USUAL_ROWS : compile->logit_rows;
   rows = rows < MGL_MAX_SEQUENCES ? rows : (uint32_t)MGL_MAX_SEQUENCES;
   const mgl_stages_options stages = mgl_stages_options_of(
       program, options->few, mgl_stages_graph_for(options->few, compile->tokens), rows,

@@ -1,4 +1,5 @@
-// Which schedule runs an iteration: by the target, the mode, and how many tokens it has.
+// Which schedule runs an iteration: by the target, the mode, and how many tokens it has. Compilers
+// that print it and devices that run it ask here, so that both have the same one.
 #ifndef MGL_LOWER_CHOOSE_H
 #define MGL_LOWER_CHOOSE_H
 
@@ -22,6 +23,11 @@ enum {
   // there, 8 sequences of 4096 tokens 0.97 to 1.09 (docs/log/197; sm_90a).
   MGL_LONG_TOKENS = 8,
   MGL_NARROW_CONTEXT = 8192,
+  // Rows with logits of stages, where nothing is said: of as many sequences as run at once there.
+  MGL_STAGES_USUAL_ROWS = 256,
+  // Of a launch for every op: from so many positions on attention of one token has blocks for as
+  // many chunks as there may be; below, for as many as it has there (docs/log/066).
+  MGL_KERNELS_LONG_CONTEXT = 512,
 };
 
 // Iterations of up to how many tokens a GPU's task graphs compute faster than stages: they take as
@@ -35,6 +41,9 @@ uint32_t mgl_stages_graph_for(bool few, uint32_t tokens);
 // The stages of that graph. Programs with weights of codes have tiles of 128 tokens at most.
 mgl_stages_options mgl_stages_options_of(const mgl_graph *program, bool few, uint32_t graph,
                                          uint32_t logit_rows, uint32_t workers);
+
+// Steps of a KV head of attention in a launch for every op.
+uint32_t mgl_kernels_strides(const mgl_task_graph *graph, bool long_context);
 
 typedef struct mgl_iteration_options {
   // As for the task graph: target, tokens (of the iteration), logit_rows, workers, and what is

@@ -465,10 +465,8 @@ static void try_job(contract *c, const job_way *w) {
 // only chunks of several tokens.
 typedef enum extent { EXTENT_ALL, EXTENT_FEW, EXTENT_BRIEF } extent;
 
-// Bytes of weights from which on programs of all JIT and of few workers are brief. An iteration of
-// JIT tasks takes 31 ms where an AOT one takes 0.6 (Qwen3-0.6B); one of 7 workers takes 24 where
-// one of 132 takes 1 (Llama-3.2-1B, 2.3 GiB).
-static const uint64_t brief_jit_bytes = UINT64_C(1) << 28;
+// Bytes of weights from which on programs of few workers are brief: an iteration of 7 takes 24 ms
+// where one of 132 takes 1 (Llama-3.2-1B, 2.3 GiB).
 static const uint64_t brief_few_bytes = UINT64_C(3) << 30;
 
 enum { BRIEF_CHUNK = 17 };  // of their jobs: with a graph for more than 16 tokens
@@ -480,8 +478,7 @@ enum { JOB_CHUNKS = sizeof job_chunks / sizeof *job_chunks };
 
 static extent extent_of(const contract *c, const machine *m, bool baseline) {
   uint64_t bytes = mgl_cuda_program_describe(c->program).step_bytes;
-  if ((m->launch == MGL_LAUNCH_JIT && bytes >= brief_jit_bytes) ||
-      (m->workers == FEW_WORKERS && bytes >= brief_few_bytes)) {
+  if (m->workers == FEW_WORKERS && bytes >= brief_few_bytes) {
     return EXTENT_BRIEF;
   }
   return baseline || m->full ? EXTENT_ALL : EXTENT_FEW;
@@ -611,9 +608,20 @@ static bool make_baseline(contract *c, bool borders_too) {
   return !c->broken;
 }
 
-// only: part of the name of each machine, and no borders; NULL: all of them. The first one makes
-// the baseline in any case.
-static void check_model(gpu_bench *bench, const char *name, const char *only) {
+// Which programs, and how much of each.
+typedef struct choice {
+  const char *only, *but;  // part of the name of each machine, and of those left out; NULL: all
+  bool brief;              // no program does more than EXTENT_BRIEF
+} choice;
+
+static bool is_chosen(const choice *of, const char *name) {
+  return (of->only == NULL || strstr(name, of->only) != NULL) &&
+         (of->but == NULL || strstr(name, of->but) == NULL);
+}
+
+// The first machine makes the baseline in any case. Borders are compared where nothing is left out.
+static void check_model(gpu_bench *bench, const char *name, const choice *of) {
+  bool borders = of->only == NULL && of->but == NULL && !of->brief;
   contract *c = gpu_must_alloc(1, sizeof *c);
   uint32_t unlike = 0;
   uint32_t done = 0;
@@ -625,8 +633,7 @@ static void check_model(gpu_bench *bench, const char *name, const char *only) {
   (void)fflush(stdout);
   bool brief = false;
   for (size_t i = 0; i < MACHINES && whole; i++) {
-    bool named =
-        (only == NULL || strstr(machines[i].name, only) != NULL) && is_there(c, &machines[i]);
+    bool named = is_chosen(of, machines[i].name) && is_there(c, &machines[i]);
     if (i > 0 && !named) {
       continue;
     }
@@ -634,9 +641,9 @@ static void check_model(gpu_bench *bench, const char *name, const char *only) {
     if (!open_machine(c, &machines[i])) {
       continue;
     }
-    whole = i > 0 || make_baseline(c, only == NULL);
+    whole = i > 0 || make_baseline(c, borders);
     if (whole && named) {
-      extent how_much = extent_of(c, &machines[i], i == 0);
+      extent how_much = of->brief ? EXTENT_BRIEF : extent_of(c, &machines[i], i == 0);
       brief = brief || how_much == EXTENT_BRIEF;
       check_machine(c, how_much);
       done += c->broken ? 0 : 1;
@@ -644,7 +651,7 @@ static void check_model(gpu_bench *bench, const char *name, const char *only) {
     unlike += c->unlike;
     close_machine(c);
   }
-  if (brief) {
+  if (brief && !of->brief) {
     printf(
         "\nSkipped by programs of %u jobs, which take 20 times as long as the first one and more "
         "with a model of this size: chunks of one token, and all other jobs.\n",
@@ -663,19 +670,23 @@ void gpu_contract_run(gpu_bench *bench, int count, char **arguments) {
   static const char *const small[] = {"tiny",  "wide",       "whole",     "bias", "experts",
                                       "slots", "fp8",        "fp8_whole", "int4", "int4_whole",
                                       "int8",  "int8_whole", "zeros"};
-  const char *only = NULL;
+  choice of = {0};
   int models = 0;
   for (int i = 0; i < count; i++) {
     bool is_only = strncmp(arguments[i], "only=", 5) == 0;
-    only = is_only ? arguments[i] + 5 : only;
-    models += is_only ? 0 : 1;
+    bool is_but = strncmp(arguments[i], "but=", 4) == 0;
+    bool is_brief = strcmp(arguments[i], "brief=1") == 0;
+    of.only = is_only ? arguments[i] + 5 : of.only;
+    of.but = is_but ? arguments[i] + 4 : of.but;
+    of.brief = of.brief || is_brief;
+    models += is_only || is_but || is_brief ? 0 : 1;
   }
   for (size_t i = 0; models == 0 && i < sizeof small / sizeof small[0]; i++) {
-    check_model(bench, small[i], only);
+    check_model(bench, small[i], &of);
   }
   for (int i = 0; i < count; i++) {
-    if (strncmp(arguments[i], "only=", 5) != 0) {
-      check_model(bench, arguments[i], only);
+    if (strchr(arguments[i], '=') == NULL) {
+      check_model(bench, arguments[i], &of);
     }
   }
 }

@@ -13,7 +13,7 @@
 //                 [seed=N]        some ops through the whole pipeline, the others left out
 //   gpu_tests faults [MODEL]      hanging tasks and lost triggers are found and named
 //   gpu_tests reference [chunk=N] DIR...  KL against transformers; tests/gpu/reference.py makes DIR
-//   gpu_tests contract [MODEL...] [only=TEXT]
+//   gpu_tests contract [MODEL...] [only=TEXT] [but=TEXT] [brief=1]
 //                                 the same bits in every way to run (default: tiny, wide, whole,
 //                                 bias, experts, slots); only: in those ways whose name has the text
 //   gpu_tests soak [MODEL] [iterations=N] [delays=N] [seconds=N]
@@ -33,6 +33,9 @@
 //   gpu_tests launch [FOLDER...]  plain kernels op by op, in pieces and in graphs: the same bits, and
 //                                 as many launches as each mode says
 //   gpu_tests hops [FOLDER...]    what a dependency hop costs, AOT and JIT; then in real models
+//   gpu_tests schedules [MODEL...] [tokens=N]
+//                                 iterations of 1 to 2048 tokens run the schedules that megalith
+//                                 compile prints: their hashes, in modes mega and full
 //   gpu_tests wide_attend [TEXT]  attention of the wide class against scalar arithmetic
 //   gpu_tests wide_speed [TEXT]   what it takes; TEXT: only cases that have it in their names
 //   gpu_tests speed FOLDER... [prompt=N] [generate=N] [batch=N] [tokens=N] [in_flight=N] [ahead=N]
@@ -170,6 +173,7 @@ int main(int argc, char **argv) {
     void (*run)(gpu_bench *bench, int count, char **arguments);
   } parts[] = {{"smoke", gpu_smoke_run},
                {"ops", gpu_ops_run},
+               {"schedules", gpu_schedules_run},
                {"sampling", gpu_sampling_run},
                {"planner", gpu_planner_run},
                {"serve", gpu_serve_run},

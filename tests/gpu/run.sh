@@ -274,6 +274,7 @@ case ${1:-} in
   part launch
   part wide
   part planner
+  part schedules tiny
   part wide_attend
   part wide_speed
   part serve

@@ -38,14 +38,11 @@ enum { LEAST_PAGES = 2 };  // of a ring
 // (docs/log/158).
 enum { HIDING_LOGITS_MIB = 400 };
 
-// From so many positions on attention of one token has the kernel of many, and blocks for as many
-// chunks as there may be; below, for as many as it has there (docs/log/066).
-enum { LONG_CONTEXT = 512, SHORT_STRIDES = LONG_CONTEXT / MGL_CUDA_MIN_CHUNK };
-
 // What is baked into the graphs.
 typedef struct settings {
   uint32_t in_flight, in_flight_ahead;
-  uint32_t prefetch;  // 0 or 1
+  uint32_t prefetch;     // 0 or 1
+  uint32_t first, last;  // ops of the program that are computed
 } settings;
 
 typedef enum graph_kind { GRAPH_EVEN, GRAPH_ODD, GRAPH_LONG, GRAPH_KINDS } graph_kind;
@@ -66,6 +63,7 @@ typedef struct part {
 
 typedef struct chain {
   mgl_schedule *schedule;  // NULL: not made yet
+  uint64_t hash;           // of it
   part *parts;             // [count]
   uint32_t count;
 } chain;
@@ -86,6 +84,7 @@ struct mgl_cuda_full {
   // Of the present launch.
   mgl_cuda_full_how how, mixed_how;
   uint64_t queued;  // iterations
+  uint64_t ran;     // hash of the schedule of the latest one; 0: none yet
   uint32_t most_iterations;
   bool single;
 };
@@ -221,6 +220,9 @@ void mgl_cuda_full_destroy(mgl_cuda_program *p) {
 
 // Pages that the block with the most of them goes through in a pass.
 static uint32_t pages_of(const mgl_cuda_op_launch *launch) {
+  if (launch->blocks == 0) {
+    return 0;
+  }
   uint32_t of_unit = (launch->ops[0].k_padded + MGL_CUDA_PAGE_K - 1) / MGL_CUDA_PAGE_K;
   return (launch->units + launch->blocks - 1) / launch->blocks * of_unit;
 }
@@ -271,14 +273,6 @@ static void set_memory(const mgl_cuda_program *p, mgl_full_kernel kernel, bool i
   out->l2_clocks = L2_CLOCKS;
 }
 
-// Attention's blocks of a KV head. One without an item keeps the next op's from its
-// multiprocessor.
-static uint32_t strides_of(const mgl_cuda_program *p, graph_shape shape) {
-  uint32_t all = p->graphs[shape.graph]->attention_strides;
-  bool is_short = p->graphs[shape.graph]->tokens == 1 && !shape.long_context;
-  return is_short && all > SHORT_STRIDES ? (uint32_t)SHORT_STRIDES : all;
-}
-
 static void bind_op(const mgl_cuda_program *p, uint32_t graph, uint32_t place, uint32_t op_idx,
                     mgl_cuda_op_launch *out) {
   mgl_cuda_addresses addresses = {p->program, &p->layout, p->memory, p->sizes.logit_rows};
@@ -293,12 +287,23 @@ static void bind_op(const mgl_cuda_program *p, uint32_t graph, uint32_t place, u
 static mgl_status lower(const mgl_cuda_program *p, graph_shape shape, mgl_schedule **out,
                         mgl_error *err) {
   const mgl_task_graph *graph = p->graphs[shape.graph];
+  // A block of attention without an item keeps the next op's from its multiprocessor.
   const mgl_kernels_options options = {.tokens = graph->tokens,
                                        .logit_rows = graph->logit_rows,
                                        .workers = p->workers,
-                                       .strides = strides_of(p, shape),
+                                       .strides = mgl_kernels_strides(graph, shape.long_context),
                                        .plan_at_logits = shape.calm && p->full->logits_hide_plan};
   return mgl_lower_kernels(p->program, &options, out, err);
+}
+
+// Whether a launch computes that op of the program; MGL_NO_OP is none.
+static bool computes(const mgl_cuda_program *p, uint32_t op) {
+  return op >= p->full->settings.first && op <= p->full->settings.last && op != MGL_NO_OP;
+}
+
+static bool has_launch(const mgl_cuda_program *p, const mgl_schedule *s, uint32_t step) {
+  const mgl_schedule_op *op = &s->ops[s->steps[step].op];
+  return computes(p, op->op) || computes(p, op->with);
 }
 
 // The launch of step `ordinal` of a schedule, of an iteration that reads plan `parity`.
@@ -332,7 +337,10 @@ static mgl_cuda_op_launch make_launch(const mgl_cuda_program *p, const mgl_sched
   assert((uint64_t)out.units * out.blocks <= UINT32_MAX);
   set_memory(p, kernel_of(&out, shape), matrices.count > 0, &out);
   out.ops[1].kind = MGL_OP_COUNT;
-  if (op->with != MGL_NO_OP) {
+  if (!computes(p, op->op)) {
+    out.blocks = 0;
+  }
+  if (computes(p, op->with)) {
     bind_op(p, shape.graph, 1, op->with, &out);
     out.second_units = p->program->ops[op->with].kind == MGL_OP_NEXT_PLAN ? 1 : out.units;
   }
@@ -364,8 +372,10 @@ static mgl_status launch_op(const mgl_cuda_program *p, mgl_full_kernel kernel,
 static mgl_status launch_part(const mgl_cuda_program *p, const mgl_schedule *s, const part *of,
                               graph_shape shape, uint32_t parity, void *stream, mgl_error *err) {
   for (uint32_t i = of->first; i < of->last; i++) {
-    mgl_cuda_op_launch launch = make_launch(p, s, shape, parity, i);
-    MGL_TRY(launch_op(p, kernel_of(&launch, shape), &launch, stream, err));
+    if (has_launch(p, s, i)) {
+      mgl_cuda_op_launch launch = make_launch(p, s, shape, parity, i);
+      MGL_TRY(launch_op(p, kernel_of(&launch, shape), &launch, stream, err));
+    }
   }
   return MGL_OK;
 }
@@ -415,6 +425,14 @@ static mgl_status capture_part(const mgl_cuda_program *p, const mgl_schedule *s,
   return status;
 }
 
+static bool has_launches(const mgl_cuda_program *p, const mgl_schedule *s, const part *of) {
+  bool any = false;
+  for (uint32_t i = of->first; i < of->last; i++) {
+    any = any || has_launch(p, s, i);
+  }
+  return any;
+}
+
 // Whether a step runs by itself where an iteration is cut into pieces.
 static bool splits(const mgl_cuda_program *p, const mgl_schedule *s, mgl_cuda_full_how how,
                    uint32_t step) {
@@ -440,9 +458,11 @@ static mgl_status cut(const mgl_cuda_program *p, mgl_cuda_full_how how, chain *c
 static mgl_status make_chain(const mgl_cuda_program *p, graph_shape shape, graph_kind kind,
                              chain *c, mgl_error *err) {
   MGL_TRY(lower(p, shape, &c->schedule, err));
+  c->hash = mgl_schedule_hash(c->schedule);
   MGL_TRY(cut(p, shape.how, c, err));
   for (uint32_t i = 0; i < c->count && shape.how != MGL_CUDA_FULL_LOOSE; i++) {
-    if (!splits(p, c->schedule, shape.how, c->parts[i].first)) {
+    if (!splits(p, c->schedule, shape.how, c->parts[i].first) &&
+        has_launches(p, c->schedule, &c->parts[i])) {
       MGL_TRY(capture_part(p, c->schedule, shape, kind, &c->parts[i], err));
       p->full->counts.captured++;
     }
@@ -450,13 +470,14 @@ static mgl_status make_chain(const mgl_cuda_program *p, graph_shape shape, graph
   return MGL_OK;
 }
 
-// The chain of that shape, made at its first use.
+// The chain of that shape, made at its first use, which runs next.
 static mgl_status find_chain(mgl_cuda_program *p, graph_shape shape, graph_kind kind,
                              const chain **out, mgl_error *err) {
   mgl_cuda_full *full = p->full;
   chain *c = &full->chains[shape.graph][shape.how][shape.long_context ? 1 : 0][kind];
   *out = c;
   if (c->schedule != NULL) {
+    full->ran = c->hash;
     return MGL_OK;
   }
   const mgl_cuda_capture since = mgl_cuda_capture_begin(&p->device->driver);
@@ -466,6 +487,7 @@ static mgl_status find_chain(mgl_cuda_program *p, graph_shape shape, graph_kind 
     return status;
   }
   mgl_cuda_capture_end(&p->device->driver, since, &full->counts);
+  full->ran = c->hash;
   return MGL_OK;
 }
 
@@ -473,7 +495,8 @@ static bool has_long_context(const mgl_cuda_program *p) {
   const mgl_cuda_feeding *f = &p->feeding;
   bool found = false;
   for (uint32_t i = 0; i < f->slot_count; i++) {
-    found = found || (f->slots[i].state == MGL_CUDA_SLOT_BUSY && f->slots[i].seen >= LONG_CONTEXT);
+    found = found || (f->slots[i].state == MGL_CUDA_SLOT_BUSY &&
+                      f->slots[i].seen >= MGL_KERNELS_LONG_CONTEXT);
   }
   return found;
 }
@@ -507,6 +530,10 @@ static mgl_status queue_graph(mgl_cuda_program *p, uint32_t tokens, mgl_cuda_ful
   return MGL_OK;
 }
 
+uint64_t mgl_cuda_full_ran(const mgl_cuda_program *p) {
+  return p->full != NULL ? p->full->ran : 0;
+}
+
 mgl_cuda_graph_counts mgl_cuda_full_count(const mgl_cuda_program *p) {
   return p->full != NULL ? p->full->counts : (mgl_cuda_graph_counts){0};
 }
@@ -528,11 +555,9 @@ mgl_status mgl_cuda_full_begin(mgl_cuda_program *p, const mgl_cuda_launch_option
                                uint32_t most_iterations, bool single, mgl_error *err) {
   settings now = {.in_flight = options->in_flight,
                   .in_flight_ahead = options->in_flight_ahead,
-                  .prefetch = options->no_prefetch ? 0 : 1};
-  if (p->chosen) {
-    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                         "mode full: the program leaves out ops, which only mode mega can");
-  }
+                  .prefetch = options->no_prefetch ? 0 : 1,
+                  .first = p->chosen ? p->first_op : 0,
+                  .last = p->chosen ? p->last_op : UINT32_MAX};
   if (p->full == NULL) {
     p->full = mgl_alloc_zeroed(1, sizeof *p->full);
     if (p->full == NULL) {
@@ -557,6 +582,7 @@ mgl_status mgl_cuda_full_begin(mgl_cuda_program *p, const mgl_cuda_launch_option
   full->how = options->how;
   full->mixed_how = options->mixed_how;
   full->queued = 0;
+  full->ran = 0;
   full->most_iterations = most_iterations;
   full->single = single;
   // The device plans first, unless the host did.

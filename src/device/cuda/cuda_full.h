@@ -39,6 +39,8 @@ typedef enum mgl_cuda_full_how {
 } mgl_cuda_full_how;
 
 mgl_cuda_graph_counts mgl_cuda_full_count(const struct mgl_cuda_program *p);
+// Hash of the schedule of the latest iteration of mode full in this launch; 0: there was none.
+uint64_t mgl_cuda_full_ran(const struct mgl_cuda_program *p);
 
 // Before a launch, when the program's image of its state is complete. The first time it compiles
 // (or finds) the kernels. single: one iteration, whatever its plan says.

@@ -298,6 +298,7 @@ static mgl_status run_launch(launch *l, mgl_error *err) {
     mgl_store_relaxed(&run->announced[0], UINT64_C(1) << 8 | mgl_cuda_image_plan(p)->graph);
     mgl_store_relaxed(&run->announced[1], UINT64_C(2) << 8 | 255);
   }
+  p->ran_full = l->options.full;
   if (l->options.full) {  // queues its kernels while it waits
     MGL_TRY(mgl_cuda_full_begin(p, &l->options, l->most_iterations, l->job == NULL, err));
   }

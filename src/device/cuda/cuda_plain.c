@@ -1,4 +1,5 @@
 #include "device/cuda/cuda_plain.h"
+#include "device/cuda/cuda_plain_look.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -65,6 +66,7 @@ struct mgl_cuda_plain {
   uint64_t inputs[INPUT_COUNT];     // offset in STATE
   uint32_t *image;                  // of STATE's inputs, from the first on
   uint32_t vocab;
+  uint32_t first, last;  // ops that are launched
   uint64_t step_bytes;
   char note[MGL_CUDA_NOTE_BYTES];
 };
@@ -206,6 +208,7 @@ static mgl_status begin(const mgl_cuda_device *device, const mgl_cuda_plain_opti
   p->program = options->program;
   p->get_code = options->get_code != NULL ? options->get_code : mgl_cuda_code_get;
   p->sizes = options->sizes;
+  p->last = UINT32_MAX;
   p->sizes.workers = device->sm_count;
   p->vocab = p->program->tensors[mgl_graph_find(p->program, "logits")].dims[1].number;
   mgl_status status = lay_out(p, err);
@@ -598,6 +601,9 @@ static mgl_status launch_custom(const mgl_cuda_plain *p, uint32_t op_idx,
 mgl_status mgl_cuda_plain_launch(const mgl_cuda_plain *p, uint32_t op_idx,
                                  const mgl_dim_values *values, void *stream, mgl_error *err) {
   const mgl_op *op = &p->program->ops[op_idx];
+  if (op_idx < p->first || op_idx > p->last) {
+    return MGL_OK;
+  }
   if (op->custom != NULL) {
     return launch_custom(p, op_idx, values, stream, err);
   }
@@ -672,6 +678,23 @@ mgl_status mgl_cuda_plain_fetch(const mgl_cuda_plain *p, const mgl_plan *plan, f
   MGL_CUDA_TRY(driver, copy_to_host, err, logits, p->memory[ACTIVATIONS] + at,
                (size_t)plan->logit_row_count * p->vocab * sizeof *logits);
   return MGL_OK;
+}
+
+mgl_status mgl_cuda_plain_choose(mgl_cuda_plain *p, uint32_t first, uint32_t last, mgl_error *err) {
+  const mgl_cuda_driver *driver = &p->device->driver;
+  p->first = first;
+  p->last = last;
+  MGL_CUDA_TRY(driver, memory_set, err, p->memory[ACTIVATIONS], 0xff,
+               (size_t)p->bytes[ACTIVATIONS]);
+  return mgl_cuda_check(driver, driver->context_synchronize(), "memory_set", err);
+}
+
+mgl_cu_ptr mgl_cuda_plain_address(const mgl_cuda_plain *p, uint32_t tensor) {
+  return p->memory[kind_of(&p->program->tensors[tensor])] + p->tensors[tensor];
+}
+
+mgl_cu_ptr mgl_cuda_plain_v_address(const mgl_cuda_plain *p, uint32_t tensor) {
+  return mgl_cuda_plain_address(p, tensor) + half_bytes(p, &p->program->tensors[tensor]);
 }
 
 const mgl_cuda_device *mgl_cuda_plain_device(const mgl_cuda_plain *p) {

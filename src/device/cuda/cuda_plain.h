@@ -60,6 +60,9 @@ mgl_status mgl_cuda_plain_launch(const mgl_cuda_plain *plain, uint32_t op,
                                  const mgl_dim_values *padded, void *stream, mgl_error *err);
 mgl_status mgl_cuda_plain_fetch(const mgl_cuda_plain *plain, const mgl_plan *plan, float *logits,
                                 mgl_error *err);
+// And for cuda_plain_look.h: where a tensor lies, and V of a KV tensor.
+mgl_cu_ptr mgl_cuda_plain_address(const mgl_cuda_plain *plain, uint32_t tensor);
+mgl_cu_ptr mgl_cuda_plain_v_address(const mgl_cuda_plain *plain, uint32_t tensor);
 const mgl_cuda_device *mgl_cuda_plain_device(const mgl_cuda_plain *plain);
 const mgl_graph *mgl_cuda_plain_program(const mgl_cuda_plain *plain);
 const mgl_sizes *mgl_cuda_plain_sizes(const mgl_cuda_plain *plain);

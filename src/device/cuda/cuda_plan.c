@@ -103,8 +103,8 @@ void mgl_cuda_plan_finish(mgl_cuda_plan *plan, uint32_t group) {
 
 // --- of the engine -------------------------------------------------------------------------------
 
-static mgl_status check_plan(const mgl_plan *from, const mgl_cuda_plan_limits *limits,
-                             mgl_error *err) {
+mgl_status mgl_cuda_plan_check(const mgl_plan *from, const mgl_cuda_plan_limits *limits,
+                               mgl_error *err) {
   if (from->limits.page_tokens != MGL_CUDA_KV_PAGE_TOKENS) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "KV pages of %u tokens: on the GPU they have %d",
                          from->limits.page_tokens, MGL_CUDA_KV_PAGE_TOKENS);
@@ -126,9 +126,8 @@ static mgl_status check_plan(const mgl_plan *from, const mgl_cuda_plan_limits *l
   return MGL_OK;
 }
 
-// The pages up to the sequence's last position.
-static mgl_status copy_pages(const mgl_plan *from, const mgl_cuda_plan_limits *limits,
-                             uint32_t sequence, int32_t *table, mgl_error *err) {
+mgl_status mgl_cuda_plan_pages(const mgl_plan *from, const mgl_cuda_plan_limits *limits,
+                               uint32_t sequence, int32_t *table, mgl_error *err) {
   uint32_t last = from->positions[from->query_start[sequence + 1] - 1];
   uint32_t pages = last / MGL_CUDA_KV_PAGE_TOKENS + 1;
   const int32_t *pages_from =
@@ -139,27 +138,28 @@ static mgl_status copy_pages(const mgl_plan *from, const mgl_cuda_plan_limits *l
                          "tokens",
                          sequence, last, limits->stride * MGL_CUDA_KV_PAGE_TOKENS);
   }
-  for (uint32_t i = 0; i < pages; i++) {
-    if (pages_from[i] < 0 || (uint32_t)pages_from[i] >= limits->page_count) {
+  for (uint32_t i = 0; i < limits->stride; i++) {
+    table[i] = i < pages ? pages_from[i] : (int32_t)limits->page_count;
+    if (i < pages && (pages_from[i] < 0 || (uint32_t)pages_from[i] >= limits->page_count)) {
       return mgl_error_set(err, MGL_ERR_ARGUMENT,
                            "sequence %u: expected KV pages of 0 to %u, found %d", sequence,
                            limits->page_count - 1, pages_from[i]);
     }
-    table[i] = pages_from[i];
   }
   return MGL_OK;
 }
 
 mgl_status mgl_cuda_plan_from(const mgl_plan *from, const mgl_cuda_plan_limits *limits,
                               mgl_cuda_plan *plan, int32_t *block_tables, mgl_error *err) {
-  MGL_TRY(check_plan(from, limits, err));
+  MGL_TRY(mgl_cuda_plan_check(from, limits, err));
   mgl_cuda_plan_clear(plan);
-  for (size_t i = 0; i < (size_t)limits->slots * limits->stride; i++) {
+  for (size_t i = (size_t)from->sequence_count * limits->stride;
+       i < (size_t)limits->slots * limits->stride; i++) {
     block_tables[i] = (int32_t)limits->page_count;  // the spare one
   }
   for (uint32_t i = 0; i < from->sequence_count; i++) {
     uint32_t first = from->query_start[i];
-    MGL_TRY(copy_pages(from, limits, i, block_tables + (size_t)i * limits->stride, err));
+    MGL_TRY(mgl_cuda_plan_pages(from, limits, i, block_tables + (size_t)i * limits->stride, err));
     mgl_cuda_plan_add(plan, &(mgl_cuda_plan_rows){.tokens = from->tokens + first,
                                                   .count = from->query_start[i + 1] - first,
                                                   .slot = i,

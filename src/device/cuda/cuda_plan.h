@@ -38,6 +38,13 @@ typedef struct mgl_cuda_plan_limits {
   uint32_t iteration_tokens, logit_rows, slots, stride, page_count, vocab, group;
 } mgl_cuda_plan_limits;
 
+// Whether a plan is within them, but for its pages; and a row [stride] of the block tables: pages
+// up to the sequence's last position, then the spare one.
+mgl_status mgl_cuda_plan_check(const mgl_plan *from, const mgl_cuda_plan_limits *limits,
+                               mgl_error *err);
+mgl_status mgl_cuda_plan_pages(const mgl_plan *from, const mgl_cuda_plan_limits *limits,
+                               uint32_t sequence, int32_t *table, mgl_error *err);
+
 mgl_status mgl_cuda_plan_from(const mgl_plan *from, const mgl_cuda_plan_limits *limits,
                               mgl_cuda_plan *plan, int32_t *block_tables, mgl_error *err);
 

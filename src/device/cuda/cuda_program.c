@@ -378,7 +378,8 @@ static mgl_status upload_graph(mgl_cuda_program *p, uint32_t idx, mgl_error *err
       .steps = mgl_alloc_zeroed(listed + jit_count, sizeof *lists.steps),
       .step_start = mgl_alloc_zeroed(graph->worker_count + (size_t)1, sizeof *lists.step_start),
       .jit_tasks = mgl_alloc_zeroed(jit_count, sizeof *lists.jit_tasks),
-      .jit_below = mgl_alloc_zeroed(listed, sizeof *lists.jit_below)};
+      .jit_below = mgl_alloc_zeroed(listed, sizeof *lists.jit_below),
+      .hash = &p->schedules[idx]};
   mgl_status status = MGL_OK;
   if (ops == NULL || lists.steps == NULL || lists.step_start == NULL || lists.jit_tasks == NULL ||
       lists.jit_below == NULL) {

@@ -236,10 +236,23 @@ mgl_status mgl_cuda_program_follow_until(mgl_cuda_program *program, mgl_rank_com
 const mgl_graph *mgl_cuda_program_fused(const mgl_cuda_program *program);
 const mgl_task_graph *mgl_cuda_program_graph(const mgl_cuda_program *program, uint32_t graph);
 
+// Hash (lower/schedule.h) of the schedule that the latest job ran, one of a single iteration. Which
+// one it was is read from the device, where the planner decides it. MGL_ERR_ARGUMENT: several ran.
+mgl_status mgl_cuda_program_ran(mgl_cuda_program *program, uint64_t *out, mgl_error *err);
+
 // The first `count` elements of an activation of a graph, bf16 widened, as the latest launch left
 // them.
 mgl_status mgl_cuda_program_read(mgl_cuda_program *program, uint32_t graph, const char *name,
                                  float *out, size_t count, mgl_error *err);
+
+// The same of an iteration of `tokens` tokens that ran in the wide class. MGL_ERR_UNSUPPORTED: the
+// op that makes it was the last one, and leaves it to be finished.
+mgl_status mgl_cuda_program_read_large(mgl_cuda_program *program, uint32_t tokens, const char *name,
+                                       float *out, size_t count, mgl_error *err);
+// Sets the first `count` elements, rounded as they are there.
+mgl_status mgl_cuda_program_write_large(mgl_cuda_program *program, uint32_t tokens,
+                                        const char *name, const float *values, size_t count,
+                                        mgl_error *err);
 
 // From now on launches compute only ops [first, last] of the fused program; tasks of the others
 // wait and trigger, and do nothing. All activations become NaN and are not touched before a launch,

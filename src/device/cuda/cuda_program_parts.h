@@ -27,6 +27,8 @@ typedef struct mgl_cuda_wide {
   uint32_t narrow_tokens;   // most tokens of the iterations of a job that are not of this class
   uint64_t narrow_context;  // and most tokens of context of those
   mgl_cuda_wide_layout layout;
+  uint64_t schedules[MGL_CUDA_WIDE_GRAPHS];  // hashes of those that the device has of its graphs
+  bool cut[MGL_CUDA_WIDE_GRAPHS];  // of the chosen ops one lacks what an op before them does
   mgl_cuda_wide_kernel
       kernels[MGL_WIDE_TILES];  // the smallest tiles first, of which not all may be
   void *plan_module;
@@ -98,7 +100,8 @@ struct mgl_cuda_program {
   uint32_t trace_spans;  // a power of two, or 0
   mgl_graph *program;    // fused
   mgl_task_graph *graphs[MGL_CUDA_MAX_PROGRAM_GRAPHS];
-  bool is_given[MGL_CUDA_MAX_PROGRAM_GRAPHS];  // the build's own, borrowed
+  bool is_given[MGL_CUDA_MAX_PROGRAM_GRAPHS];       // the build's own, borrowed
+  uint64_t schedules[MGL_CUDA_MAX_PROGRAM_GRAPHS];  // hashes of those that the device has of them
   uint32_t graph_count;
   uint32_t workers;
   mgl_cuda_model model;
@@ -124,9 +127,11 @@ struct mgl_cuda_program {
   mgl_cuda_feeding feeding;
   bool compiled;  // some device code was not in the cache
   char code_note[MGL_CUDA_NOTE_BYTES];
-  mgl_cuda_full *full;  // NULL until mode full is first used
-  bool chosen;          // some ops are left out: launches take activations as they are
-  bool lost;            // a launch did not end: its memory must stay
+  mgl_cuda_full *full;         // NULL until mode full is first used
+  bool ran_full;               // the latest launch was of mode full
+  bool chosen;                 // some ops are left out: launches take activations as they are
+  uint32_t first_op, last_op;  // then, those that are computed
+  bool lost;                   // a launch did not end: its memory must stay
 };
 
 static inline mgl_cuda_run *mgl_cuda_image_run(const mgl_cuda_program *p) {
@@ -164,6 +169,10 @@ mgl_status mgl_cuda_wide_prepare(mgl_cuda_program *p, mgl_error *err);
 size_t mgl_cuda_wide_modules(mgl_cuda_program *p, mgl_cuda_module *out);  // and how many
 mgl_status mgl_cuda_wide_load(mgl_cuda_program *p, mgl_error *err);       // once they are there
 mgl_status mgl_cuda_wide_upload(mgl_cuda_program *p, mgl_error *err);
+// Of it the lists of steps alone, of the ops that are chosen.
+mgl_status mgl_cuda_wide_upload_graphs(mgl_cuda_program *p, mgl_error *err);
+// MGL_ERR_UNSUPPORTED: such iterations cannot begin with the first chosen op (cuda_look.c).
+mgl_status mgl_cuda_look_check_large(const mgl_cuda_program *p, uint32_t tokens, mgl_error *err);
 void mgl_cuda_wide_release(mgl_cuda_program *p);
 // Runs a plan as mgl_cuda_program_run_plan does, in the wide class.
 mgl_status mgl_cuda_wide_run_plan(mgl_cuda_program *p, const mgl_plan *plan,

@@ -231,6 +231,7 @@ mgl_status mgl_cuda_make_steps(const mgl_graph *program, const mgl_task_graph *g
     out->steps[listed + i] = make_step(program, graph, s, out->jit_tasks[i]);
   }
   memcpy(out->step_start, s->list_start, (s->worker_count + (size_t)1) * sizeof *out->step_start);
+  *out->hash = mgl_schedule_hash(s);
   mgl_schedule_destroy(s);
   return MGL_OK;
 }

@@ -46,6 +46,7 @@ typedef struct mgl_cuda_lists {
   uint32_t *step_start;  // [workers + 1]
   uint32_t *jit_tasks;   // [JIT tasks] in linear order
   uint32_t *jit_below;   // [aot_start[workers]] how many of them come before a step
+  uint64_t *hash;        // of the schedule (lower/schedule.h)
 } mgl_cuda_lists;
 
 // The lists of a task graph's schedule (lower/words.c), by words if carrying.

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "device/cuda/cuda_plan.h"
 #include "device/cuda/cuda_steps.h"
 #include "lower/packed.h"
 #include "lower/schedule.h"
@@ -238,32 +239,66 @@ static uint32_t triggers_of(const mgl_cuda_wide_addresses *a, const mgl_schedule
   return ranks * s->events[stage].trigger_count;
 }
 
+static mgl_cuda_step make_step(const mgl_cuda_wide_addresses *a, const mgl_schedule *s,
+                               uint32_t idx) {
+  const mgl_schedule_step *step = &s->steps[idx];
+  return (mgl_cuda_step){
+      .task = idx,
+      .op = step->op,
+      .begin = step->begin,
+      .end = step->end,
+      .wait_event = step->event,
+      .wait_count = step->event == MGL_NO_EVENT ? 0 : triggers_of(a, s, step->event),
+      .trigger_event = step->trigger};
+}
+
+static bool is_in(mgl_cuda_wide_range range, uint32_t op) {
+  return op >= range.first && op <= range.last;
+}
+
+// Events count what is left of their steps. Returns whether an op of the range has its norm or its
+// rotation in one that is not.
+static bool leave_out(mgl_schedule *s, mgl_cuda_wide_range range) {
+  bool cut = false;
+  for (uint32_t i = 0; i < s->op_count; i++) {
+    const bool helps = (s->ops[i].flags & (MGL_WIDE_WEIGHS | MGL_WIDE_ROTATES)) != 0;
+    cut = cut || (helps && !is_in(range, s->ops[i].op) && is_in(range, s->ops[i].with));
+  }
+  for (uint32_t i = 0; i < s->step_count; i++) {
+    s->events[s->steps[i].trigger].trigger_count -= is_in(range, s->ops[s->steps[i].op].op) ? 0 : 1;
+  }
+  return cut;
+}
+
 mgl_status mgl_cuda_wide_make_graph(const mgl_cuda_wide_addresses *a, uint32_t graph,
-                                    mgl_wide_op *ops, mgl_cuda_step *steps, uint32_t *step_start,
+                                    mgl_cuda_wide_range range, const mgl_cuda_wide_lists *out,
                                     mgl_error *err) {
   mgl_stages_options options = stages_of(a->program, &a->wide->sizes, graph);
   mgl_schedule *s = NULL;
+  uint32_t count = 0;
   MGL_TRY(mgl_lower_stages(a->program, &options, &s, err));
+  if (out->hash != NULL) {
+    *out->hash = mgl_schedule_hash(s);
+  }
   for (uint32_t i = 0; i < s->op_count; i++) {
-    ops[i] = bind_op(a, s, &s->ops[i]);
+    out->ops[i] = bind_op(a, s, &s->ops[i]);
   }
-  for (uint32_t i = 0; i < s->step_count; i++) {
-    const mgl_schedule_step *step = &s->steps[s->list[i]];
-    steps[i] = (mgl_cuda_step){
-        .task = s->list[i],
-        .op = step->op,
-        .begin = step->begin,
-        .end = step->end,
-        .wait_event = step->event,
-        .wait_count = step->event == MGL_NO_EVENT ? 0 : triggers_of(a, s, step->event),
-        .trigger_event = step->trigger};
+  const bool cut = leave_out(s, range);
+  for (uint32_t worker = 0; worker < s->worker_count; worker++) {
+    out->step_start[worker] = count;
+    for (uint32_t i = s->list_start[worker]; i < s->list_start[worker + 1]; i++) {
+      if (is_in(range, s->ops[s->steps[s->list[i]].op].op)) {
+        out->steps[count++] = make_step(a, s, s->list[i]);
+      }
+    }
   }
-  memcpy(step_start, s->list_start, (s->worker_count + (size_t)1) * sizeof *step_start);
+  out->step_start[s->worker_count] = count;
+  if (out->cut != NULL) {
+    *out->cut = cut;
+  }
   mgl_schedule_destroy(s);
   return MGL_OK;
 }
-
-// --- memory --------------------------------------------------------------------------------------
 
 // Elements of a row of the widest result of an op of that kind.
 static uint32_t widest(const mgl_graph *program, mgl_op_kind kind) {
@@ -278,6 +313,98 @@ static uint32_t widest(const mgl_graph *program, mgl_op_kind kind) {
 static uint32_t padded(uint32_t k) {
   return ceil_div(k, MGL_WIDE_K) * MGL_WIDE_K;
 }
+
+// --- looking at what they make -------------------------------------------------------------------
+
+bool mgl_cuda_wide_find(const mgl_graph *program, const mgl_cuda_wide_layout *wide, uint32_t tokens,
+                        const char *name, mgl_cuda_wide_value *out) {
+  const uint32_t tensor = mgl_graph_find(program, name);
+  uint32_t op = 0;
+  while (op < program->op_count && program->ops[op].output != tensor) {
+    op++;
+  }
+  if (tensor == MGL_NO_TENSOR || op == program->op_count) {
+    return false;
+  }
+  const uint32_t columns = (uint32_t)mgl_tensor_row_elements(&program->tensors[tensor]);
+  const uint32_t rows = wide->graphs[mgl_cuda_wide_graph_for(wide, tokens)].tokens;
+  *out = (mgl_cuda_wide_value){.rows = rows, .columns = columns};
+  switch (program->ops[op].kind) {
+    case MGL_OP_ROPE_ANGLES: out->at = wide->angles; break;
+    case MGL_OP_LOGITS:
+      out->at = wide->logits;
+      out->rows = wide->sizes.logit_rows;
+      break;
+    case MGL_OP_QKV_PROJ:
+      out->form = MGL_CUDA_WIDE_QKV;
+      out->at = wide->qkv;
+      // K and V have as many heads.
+      out->halves = columns - (columns - widest(program, MGL_OP_ATTEND)) / 2;
+      out->bytes = (uint64_t)rows * columns * sizeof(mgl_bf16);
+      return true;
+    case MGL_OP_ATTEND:
+    case MGL_OP_GATE_UP:
+      out->form = MGL_CUDA_WIDE_X;
+      out->at = program->ops[op].kind == MGL_OP_ATTEND ? wide->attended : wide->gated;
+      out->bytes = mgl_wide_x_bytes(rows, padded(columns));
+      return true;
+    case MGL_OP_EMBED:
+    case MGL_OP_LINEAR_ADD:
+      out->form = MGL_CUDA_WIDE_RESIDUAL;
+      out->at = wide->residual;
+      out->bytes = (uint64_t)rows * padded(columns) * sizeof(float);
+      return true;
+    default: return false;
+  }
+  out->bytes = (uint64_t)out->rows * columns * sizeof(float);
+  return true;
+}
+
+// Byte of element i.
+static size_t place_of(const mgl_cuda_wide_value *value, size_t i) {
+  const uint32_t row = (uint32_t)(i / value->columns), column = (uint32_t)(i % value->columns);
+  switch (value->form) {
+    case MGL_CUDA_WIDE_X: return (size_t)mgl_wide_x_offset(value->rows, row, column);
+    case MGL_CUDA_WIDE_RESIDUAL: return (size_t)mgl_wide_residual_offset(value->rows, row, column);
+    case MGL_CUDA_WIDE_QKV: return i * sizeof(mgl_bf16);
+    default: return i * sizeof(float);
+  }
+}
+
+// Whether element i is f16, or at least no f32.
+static bool is_f16(const mgl_cuda_wide_value *value, size_t i) {
+  return value->form == MGL_CUDA_WIDE_QKV && i % value->columns < value->halves;
+}
+static bool is_short(const mgl_cuda_wide_value *value) {
+  return value->form == MGL_CUDA_WIDE_X || value->form == MGL_CUDA_WIDE_QKV;
+}
+
+void mgl_cuda_wide_unpack(const mgl_cuda_wide_value *value, const unsigned char *bytes,
+                          size_t count, float *out) {
+  for (size_t i = 0; i < count; i++) {
+    uint16_t bits = 0;
+    if (is_short(value)) {
+      memcpy(&bits, bytes + place_of(value, i), sizeof bits);
+      out[i] = is_f16(value, i) ? mgl_f16_to_f32(bits) : mgl_bf16_to_f32(bits);
+    } else {
+      memcpy(&out[i], bytes + place_of(value, i), sizeof *out);
+    }
+  }
+}
+
+void mgl_cuda_wide_pack(const mgl_cuda_wide_value *value, const float *from, size_t count,
+                        unsigned char *bytes) {
+  for (size_t i = 0; i < count; i++) {
+    const uint16_t bits = is_f16(value, i) ? mgl_f32_to_f16(from[i]) : mgl_f32_to_bf16(from[i]);
+    if (is_short(value)) {
+      memcpy(bytes + place_of(value, i), &bits, sizeof bits);
+    } else {
+      memcpy(bytes + place_of(value, i), &from[i], sizeof *from);
+    }
+  }
+}
+
+// --- memory --------------------------------------------------------------------------------------
 
 static void lay_out_activations(const mgl_graph *program, const mgl_cuda_model *model,
                                 uint64_t part_bytes, uint32_t gathered, mgl_cuda_wide_layout *out) {
@@ -296,6 +423,7 @@ static void lay_out_activations(const mgl_graph *program, const mgl_cuda_model *
   out->gathered = take(&out->bytes, mgl_wide_x_bytes(gathered, padded(hidden)));
   out->logits = take(&out->bytes, logit_rows * model->vocab * sizeof(float));
   out->angles = take(&out->bytes, (uint64_t)tokens * model->head_dim * sizeof(float));
+  out->part_bytes = part_bytes;
   out->parts = take(&out->bytes, part_bytes);
   out->inbox = take(&out->bytes, 2 * out->inbox_bytes);
   out->stream_partial_bytes = mgl_wide_stream_partial_bytes(sizes->workers, model->head_dim);
@@ -372,56 +500,6 @@ mgl_status mgl_cuda_wide_lay_out(const mgl_graph *program, const mgl_cuda_model 
 
 // --- the image -----------------------------------------------------------------------------------
 
-static mgl_status check_plan(const mgl_cuda_wide_addresses *a, const mgl_plan *from,
-                             mgl_error *err) {
-  const mgl_cuda_wide_sizes *sizes = &a->wide->sizes;
-  if (from->limits.page_tokens != MGL_CUDA_KV_PAGE_TOKENS) {
-    return mgl_error_set(err, MGL_ERR_ARGUMENT, "KV pages of %u tokens: on the GPU they have %d",
-                         from->limits.page_tokens, MGL_CUDA_KV_PAGE_TOKENS);
-  }
-  if (from->token_count < 1 || from->token_count > sizes->tokens ||
-      from->sequence_count > sizes->sequences || from->logit_row_count > sizes->logit_rows) {
-    return mgl_error_set(err, MGL_ERR_LIMIT,
-                         "a plan of %u tokens, %u sequences and %u rows of logits: the GPU program "
-                         "is for up to %u, %u and %u",
-                         from->token_count, from->sequence_count, from->logit_row_count,
-                         sizes->tokens, sizes->sequences, sizes->logit_rows);
-  }
-  for (uint32_t i = 0; i < from->token_count; i++) {
-    if (from->tokens[i] < 0 || (uint32_t)from->tokens[i] >= a->model->vocab) {
-      return mgl_error_set(err, MGL_ERR_ARGUMENT, "token %u: expected an id of 0 to %u, found %d",
-                           i, a->model->vocab - 1, from->tokens[i]);
-    }
-  }
-  return MGL_OK;
-}
-
-// The pages up to the sequence's last position.
-static mgl_status copy_pages(const mgl_cuda_wide_addresses *a, const mgl_plan *from,
-                             uint32_t sequence, uint32_t page_count, int32_t *table,
-                             mgl_error *err) {
-  uint32_t stride = a->wide->sizes.pages_per_sequence;
-  uint32_t last = from->positions[from->query_start[sequence + 1] - 1];
-  uint32_t pages = last / MGL_CUDA_KV_PAGE_TOKENS + 1;
-  const int32_t *pages_from =
-      from->block_tables + (size_t)sequence * from->limits.pages_per_sequence;
-  if (pages > stride) {
-    return mgl_error_set(err, MGL_ERR_LIMIT,
-                         "sequence %u has a token at position %u: the GPU program is for up to %u "
-                         "tokens",
-                         sequence, last, stride * MGL_CUDA_KV_PAGE_TOKENS);
-  }
-  for (uint32_t i = 0; i < stride; i++) {
-    table[i] = i < pages ? pages_from[i] : (int32_t)page_count;  // else the spare one
-    if (i < pages && (pages_from[i] < 0 || (uint32_t)pages_from[i] >= page_count)) {
-      return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                           "sequence %u: expected KV pages of 0 to %u, found %d", sequence,
-                           page_count - 1, pages_from[i]);
-    }
-  }
-  return MGL_OK;
-}
-
 static mgl_word *counters_at(const mgl_cuda_wide_addresses *a, uint32_t idx) {
   const mgl_cuda_wide_layout *wide = a->wide;
   return a->peers == NULL
@@ -487,7 +565,13 @@ mgl_status mgl_cuda_wide_make_image(const mgl_cuda_wide_addresses *a, const mgl_
   mgl_wide_work *work = (mgl_wide_work *)(void *)(image + wide->work);
   int32_t *tables = (int32_t *)(void *)(image + wide->tables);
   mgl_plan_entry entries[MGL_MAX_SEQUENCES];
-  MGL_TRY(check_plan(a, plan, err));
+  const mgl_cuda_plan_limits limits = {.iteration_tokens = wide->sizes.tokens,
+                                       .logit_rows = wide->sizes.logit_rows,
+                                       .slots = wide->sizes.sequences,
+                                       .stride = wide->sizes.pages_per_sequence,
+                                       .page_count = page_count,
+                                       .vocab = a->model->vocab};
+  MGL_TRY(mgl_cuda_plan_check(plan, &limits, err));
   mgl_cuda_wide_set_run(a, plan->token_count,
                         mgl_cuda_pointer(a->block + wide->image + wide->tables), image);
   to->token_count = plan->token_count;
@@ -499,8 +583,7 @@ mgl_status mgl_cuda_wide_make_image(const mgl_cuda_wide_addresses *a, const mgl_
   for (uint32_t i = 0; i < plan->sequence_count; i++) {
     uint32_t first = plan->query_start[i];
     uint32_t end = plan->query_start[i + 1];
-    MGL_TRY(copy_pages(a, plan, i, page_count, tables + (size_t)i * wide->sizes.pages_per_sequence,
-                       err));
+    MGL_TRY(mgl_cuda_plan_pages(plan, &limits, i, tables + (size_t)i * limits.stride, err));
     entries[i] =
         (mgl_plan_entry){.slot = i, .position = plan->positions[first], .count = end - first};
     for (uint32_t row = first; row < end; row++) {

@@ -48,6 +48,7 @@ typedef struct mgl_cuda_wide_layout {
   uint32_t graph_count;
   // Activations, of the largest graph.
   uint64_t residual, squares, x, qkv, q, attended, gated, gathered, logits, angles, parts;
+  uint64_t part_bytes;          // of parts
   uint64_t inbox, inbox_bytes;  // of several ranks: the first of two, which have so many bytes each
   uint32_t shared_tiles;        // of several tasks, most of a graph
   // Attention has these; between launches stream_partials are all ones, merges 0.
@@ -85,10 +86,44 @@ typedef struct mgl_cuda_wide_addresses {
                                 // NULL
 } mgl_cuda_wide_addresses;
 
-// Ops, steps and starts of a graph: [op_count], [step_count], [workers + 1], the caller's.
+// A graph as the device has it, in memory of the caller.
+typedef struct mgl_cuda_wide_lists {
+  mgl_wide_op *ops;      // [op_count]
+  mgl_cuda_step *steps;  // [step_count]
+  uint32_t *step_start;  // [workers + 1]
+  uint64_t *hash;        // of its schedule (lower/schedule.h); NULL: not wanted
+  bool *cut;             // an op of the range lacks what one before the range does of it; NULL
+} mgl_cuda_wide_lists;
+
+// Ops of the program that are computed; steps of others are left out, and nobody waits for them.
+typedef struct mgl_cuda_wide_range {
+  uint32_t first, last;
+} mgl_cuda_wide_range;
+
 mgl_status mgl_cuda_wide_make_graph(const mgl_cuda_wide_addresses *a, uint32_t graph,
-                                    mgl_wide_op *ops, mgl_cuda_step *steps, uint32_t *step_start,
+                                    mgl_cuda_wide_range range, const mgl_cuda_wide_lists *out,
                                     mgl_error *err);
+
+// Where an iteration has an activation, and in which form.
+typedef struct mgl_cuda_wide_value {
+  enum {
+    MGL_CUDA_WIDE_PLAIN,     // f32 rows
+    MGL_CUDA_WIDE_X,         // bf16, and
+    MGL_CUDA_WIDE_QKV,       // f16 and behind `halves` columns bf16, and
+    MGL_CUDA_WIDE_RESIDUAL,  // f32, as twin/wide_layout.h says
+  } form;
+  uint64_t at, bytes;  // in the block
+  uint32_t rows, columns, halves;
+} mgl_cuda_wide_value;
+
+// Of an iteration of `tokens` tokens. False: there is no such activation.
+bool mgl_cuda_wide_find(const mgl_graph *program, const mgl_cuda_wide_layout *wide, uint32_t tokens,
+                        const char *name, mgl_cuda_wide_value *out);
+// The first `count` elements of what lies in its bytes, as f32; and rounded into them.
+void mgl_cuda_wide_unpack(const mgl_cuda_wide_value *value, const unsigned char *bytes,
+                          size_t count, float *out);
+void mgl_cuda_wide_pack(const mgl_cuda_wide_value *value, const float *from, size_t count,
+                        unsigned char *bytes);
 
 // The run of a launch of so many tokens, at the begin of the image.
 void mgl_cuda_wide_set_run(const mgl_cuda_wide_addresses *a, uint32_t tokens,

@@ -155,9 +155,14 @@ static mgl_status upload_graph(mgl_cuda_program *p, uint32_t idx, unsigned char 
   const mgl_cuda_wide_graph *g = &p->wide.layout.graphs[idx];
   mgl_cuda_wide_addresses a = addresses_of(p);
   uint64_t bytes = g->step_start + (p->workers + UINT64_C(1)) * sizeof(uint32_t) - g->ops;
-  MGL_TRY(mgl_cuda_wide_make_graph(&a, idx, (mgl_wide_op *)(void *)buffer,
-                                   (mgl_cuda_step *)(void *)(buffer + (g->steps - g->ops)),
-                                   (uint32_t *)(void *)(buffer + (g->step_start - g->ops)), err));
+  const mgl_cuda_wide_lists lists = {
+      .ops = (mgl_wide_op *)(void *)buffer,
+      .steps = (mgl_cuda_step *)(void *)(buffer + (g->steps - g->ops)),
+      .step_start = (uint32_t *)(void *)(buffer + (g->step_start - g->ops)),
+      .hash = &p->wide.schedules[idx],
+      .cut = &p->wide.cut[idx]};
+  const mgl_cuda_wide_range all = {0, UINT32_MAX}, chosen = {p->first_op, p->last_op};
+  MGL_TRY(mgl_cuda_wide_make_graph(&a, idx, p->chosen ? chosen : all, &lists, err));
   MGL_CUDA_TRY(driver, copy_to_device, err, a.block + g->ops, buffer, (size_t)bytes);
   return MGL_OK;
 }
@@ -208,7 +213,16 @@ mgl_status mgl_cuda_wide_upload(mgl_cuda_program *p, mgl_error *err) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the plan of a large iteration");
   }
   MGL_TRY(upload_run(p, err));
-  for (uint32_t i = 0; i < wide->graph_count; i++) {
+  return mgl_cuda_wide_upload_graphs(p, err);
+}
+
+mgl_status mgl_cuda_wide_upload_graphs(mgl_cuda_program *p, mgl_error *err) {
+  const mgl_cuda_wide_layout *wide = &p->wide.layout;
+  if (p->chosen && p->wide.tokens > 0) {  // sums of what is left out are added by what is not
+    MGL_CUDA_TRY(&p->device->driver, memory_set, err, p->memory[MGL_CUDA_MEMORY_WIDE] + wide->parts,
+                 0, (size_t)wide->part_bytes);
+  }
+  for (uint32_t i = 0; p->wide.tokens > 0 && i < wide->graph_count; i++) {
     const mgl_cuda_wide_graph *g = &wide->graphs[i];
     unsigned char *buffer = mgl_alloc_zeroed(
         1, (size_t)(g->step_start - g->ops) + (p->workers + (size_t)1) * sizeof(uint32_t));
@@ -324,6 +338,7 @@ mgl_status mgl_cuda_wide_run_plan(mgl_cuda_program *p, const mgl_plan *plan,
     return mgl_error_set(err, MGL_ERR_INTERNAL,
                          "an earlier launch did not end; the process must be ended");
   }
+  MGL_TRY(mgl_cuda_look_check_large(p, plan->token_count, err));
   p->feeding.planner_lost = true;  // its cached pages may be overwritten
   MGL_TRY(mgl_cuda_wide_make_image(&a, plan, p->sizes.page_count, p->wide.image, err));
   MGL_TRY(upload(p, (size_t)wide->image_bytes, err));

@@ -13,7 +13,10 @@
 #include "device/cuda/cuda_program.h"
 #include "device/cuda/cuda_program_parts.h"
 #include "support/fake_cuda.h"
+#include "support/fake_cuda_calls.h"
 #include "support/fake_model.h"
+#include "support/must.h"
+#include "twin/wide_layout.h"
 
 enum { WORKERS = FAKE_CUDA_WORKERS };
 
@@ -143,6 +146,191 @@ static void ops_are_left_out(void **state) {
   assert_int_equal(fake.live, 0);
 }
 
+// A plan of so many tokens of one sequence, from its first one on.
+static mgl_plan *make_plan(uint32_t tokens) {
+  static int32_t ids[300];
+  static int32_t pages[20];
+  const mgl_plan_limits limits = {
+      .tokens = 300, .sequences = 1, .pages_per_sequence = 20, .page_tokens = 16};
+  mgl_plan *plan = NULL;
+  for (int32_t i = 0; i < 20; i++) {
+    pages[i] = i;
+  }
+  MUST(mgl_plan_create(&limits, &plan, &err));
+  mgl_plan_add(plan, &(mgl_plan_chunk){.tokens = ids,
+                                       .token_count = tokens,
+                                       .pages = pages,
+                                       .page_count = 20,
+                                       .logits = MGL_LOGITS_LAST});
+  return plan;
+}
+
+// In mode full the kernels of the other ops are not launched, whatever launches them.
+static void kernels_are_left_out(void **state) {
+  (void)state;
+  static const struct {
+    uint32_t first, last;  // ops of the fused program, next_plan being 0
+    const char *calls[3];  // what their names begin with
+    uint32_t graphs[MGL_CUDA_FULL_HOWS];
+  } cases[] = {{3, 4, {"mgl_op_linear_", "mgl_op_attend"}, {1, 1, 0}},
+               {1, 1, {"mgl_op_embed"}, {1, 1, 0}},  // angles alone, in a block of the embedding's
+               {4, 4, {"mgl_op_attend"}, {1, 0, 0}},
+               {5, 6, {"mgl_op_linear_", "mgl_op_linear_"}, {1, 1, 0}}};
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_program *program = fake_model_program(&device, fake_model_usual);
+  mgl_plan *plan = make_plan(3);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    MUST(mgl_cuda_program_choose(program, cases[i].first, cases[i].last, &err));
+    for (mgl_cuda_full_how how = 0; how < MGL_CUDA_FULL_HOWS; how++) {
+      const mgl_cuda_launch_options launch = {.full = true, .how = how, .mixed_how = how};
+      uint32_t kernels = 0, graphs = 0;
+      // Launches stand in order, with these where they are among all.
+      fake.ordinal = cases[i].first < 3 ? 0 : cases[i].first - 3;
+      fake_cuda_calls_clear();
+      MUST(mgl_cuda_program_run_plan(program, plan, &launch, NULL, &err));
+      for (uint32_t j = 0; j < fake_cuda_call_count; j++) {
+        const char *name = fake_cuda_calls[j].name;
+        if (strcmp(name, FAKE_CUDA_GRAPH) == 0) {
+          graphs++;
+        } else if (strcmp(name, "mgl_op_note") != 0) {
+          assert_true(kernels < 3 && cases[i].calls[kernels] != NULL);
+          assert_memory_equal(name, cases[i].calls[kernels], strlen(cases[i].calls[kernels]));
+          assert_true(cases[i].first != 1 || fake_cuda_calls[j].blocks == 1);
+          kernels++;
+        }
+      }
+      assert_true(kernels == 3 || cases[i].calls[kernels] == NULL);
+      assert_int_equal(graphs, cases[i].graphs[how]);
+    }
+  }
+  mgl_plan_destroy(plan);
+  mgl_cuda_program_destroy(program);
+  assert_int_equal(fake.live, 0);
+}
+
+// Large iterations have no steps of ops that are not chosen, and nobody waits for those. (The fake
+// device fails where a step is waited for that does not come.)
+static void steps_of_large_iterations_are_left_out(void **state) {
+  (void)state;
+  mgl_error why = {0};
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_program_options options = fake_model_usual;
+  options.sizes.limits.tokens = 300;
+  options.sizes.limits.pages_per_sequence = 20;
+  options.sizes.sequences = 1;
+  mgl_cuda_program *program = fake_model_program(&device, options);
+  const mgl_cuda_wide_layout *wide = &program->wide.layout;
+  const mgl_cu_ptr block = program->memory[MGL_CUDA_MEMORY_WIDE];
+  mgl_plan *plan = make_plan(300);
+  for (uint32_t last = 2; last <= 6; last++) {
+    MUST(mgl_cuda_program_choose(program, 1, last, &err));
+    for (uint32_t graph = 0; graph < wide->graph_count; graph++) {
+      const mgl_cuda_wide_graph *g = &wide->graphs[graph];
+      const mgl_wide_op *ops = mgl_cuda_pointer(block + g->ops);
+      const mgl_cuda_step *steps = mgl_cuda_pointer(block + g->steps);
+      const uint32_t *start = mgl_cuda_pointer(block + g->step_start);
+      uint32_t kinds = 0;  // bits
+      assert_int_equal(start[0], 0);
+      assert_true(start[WORKERS] < g->step_count);
+      for (uint32_t i = 0; i < start[WORKERS]; i++) {
+        kinds |= 1u << ops[steps[i].op].op.kind;
+      }
+      for (uint32_t op = 2; op <= 6; op++) {
+        const uint32_t kind = (uint32_t)program->program->ops[op].kind;
+        assert_true(op > last || (kinds >> kind & 1) != 0);
+      }
+      assert_true((kinds >> MGL_OP_ATTEND & 1) == (last >= 4));
+      assert_true((kinds >> MGL_OP_GATE_UP & 1) == (last >= 6));
+      assert_true((kinds >> MGL_OP_LOGITS & 1) == 0);
+    }
+    MUST(mgl_cuda_program_run_plan(program, plan, NULL, NULL, &err));
+  }
+  MUST(
+      mgl_cuda_program_choose(program, 4, 6, &err));  // attend: a graph of 512 tokens rotates first
+  MUST(mgl_cuda_program_run_plan(program, plan, NULL, NULL, &err));
+  mgl_plan_destroy(plan);
+  plan = make_plan(100);
+  assert_int_equal(mgl_cuda_program_run_plan(program, plan, NULL, NULL, &why), MGL_ERR_UNSUPPORTED);
+  assert_non_null(strstr(why.text, "expected a range that begins before"));
+  MUST(mgl_cuda_program_choose(program, 5, 6, &err));
+  MUST(mgl_cuda_program_run_plan(program, plan, NULL, NULL, &err));
+  MUST(mgl_cuda_program_choose(program, 0, UINT32_MAX, &err));
+  const uint32_t *start = mgl_cuda_pointer(block + wide->graphs[0].step_start);
+  assert_int_equal(start[WORKERS], wide->graphs[0].step_count);
+  mgl_plan_destroy(plan);
+  mgl_cuda_program_destroy(program);
+  assert_int_equal(fake.live, 0);
+}
+
+// What a large iteration leaves is read in the form in which its kernels have it.
+static void large_activations_are_read(void **state) {
+  (void)state;
+  enum { TOKENS = 70, GRAPH_TOKENS = 128 };
+  mgl_error why = {0};
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_cuda_program_options options = fake_model_usual;
+  options.sizes.limits.tokens = 300;
+  options.sizes.sequences = 1;
+  mgl_cuda_program *program = fake_model_program(&device, options);
+  const mgl_cuda_wide_layout *wide = &program->wide.layout;
+  unsigned char *block = mgl_cuda_pointer(program->memory[MGL_CUDA_MEMORY_WIDE]);
+  const mgl_graph *fused = program->program;
+  assert_int_equal(wide->graphs[mgl_cuda_wide_graph_for(wide, TOKENS)].tokens, GRAPH_TOKENS);
+  MUST(mgl_cuda_program_choose(program, 1, 6, &err));
+  for (uint32_t op = 1; op <= 6; op++) {
+    const mgl_tensor *t = &fused->tensors[fused->ops[op].output];
+    const uint32_t columns = (uint32_t)mgl_tensor_row_elements(t);
+    const uint32_t row = TOKENS - 1, column = columns - 3;
+    const size_t count = (size_t)TOKENS * columns;
+    const float value = -1.5f;
+    const mgl_bf16 half = mgl_f32_to_bf16(value);
+    float *out = mgl_alloc_zeroed(count, sizeof *out);
+    memset(block + wide->residual, 0, (size_t)(wide->image - wide->residual));
+    memcpy(block + wide->angles + ((size_t)row * columns + column) * 4, &value, 4);
+    memcpy(block + wide->residual + mgl_wide_residual_offset(GRAPH_TOKENS, row, column), &value, 4);
+    const uint64_t at = mgl_wide_x_offset(GRAPH_TOKENS, row, column);
+    memcpy(block + wide->attended + at, &half, sizeof half);
+    memcpy(block + wide->gated + at, &half, sizeof half);
+    mgl_status status = mgl_cuda_program_read_large(program, TOKENS, t->name, out, count, &why);
+    if (op == 3) {  // qkv_proj, whose result may be rotated where it is made
+      assert_int_equal(status, MGL_ERR_UNSUPPORTED);
+      assert_non_null(strstr(why.text, "ends with attend, gate_up or logits"));
+    } else {
+      float *again = mgl_alloc_zeroed(count, sizeof *again);
+      assert_int_equal(status, MGL_OK);
+      for (size_t i = 0; i < count; i++) {
+        assert_true(out[i] == (i == (size_t)row * columns + column ? value : 0));
+        out[i] = (float)(i % 251) - 100;  // which bf16 has
+      }
+      MUST(mgl_cuda_program_write_large(program, TOKENS, t->name, out, count, &err));
+      MUST(mgl_cuda_program_read_large(program, TOKENS, t->name, again, count, &err));
+      assert_memory_equal(again, out, count * sizeof *out);
+      mgl_free(again);
+    }
+    mgl_free(out);
+  }
+  // Q and K are f16, V is bf16.
+  const mgl_tensor *qkv = &fused->tensors[fused->ops[3].output];
+  const uint32_t columns = (uint32_t)mgl_tensor_row_elements(qkv);
+  float *values = mgl_alloc_zeroed(columns, sizeof *values);
+  for (uint32_t i = 0; i < columns; i++) {
+    values[i] = 1 + 0x1p-10f;
+  }
+  MUST(mgl_cuda_program_write_large(program, TOKENS, qkv->name, values, columns, &err));
+  const uint16_t *stored = (const uint16_t *)(void *)(block + wide->qkv);
+  assert_int_equal(stored[0], mgl_f32_to_f16(1 + 0x1p-10f));
+  assert_int_equal(stored[columns - 1], mgl_f32_to_bf16(1));
+  mgl_free(values);
+  // Nobody has added the sums of a linear_add at the end.
+  MUST(mgl_cuda_program_choose(program, 1, 5, &err));
+  float one = 0;
+  const char *last = fused->tensors[fused->ops[5].output].name;
+  assert_int_equal(mgl_cuda_program_read_large(program, TOKENS, last, &one, 1, &why),
+                   MGL_ERR_UNSUPPORTED);
+  mgl_cuda_program_destroy(program);
+  assert_int_equal(fake.live, 0);
+}
+
 static void activations_are_written_and_read(void **state) {
   (void)state;
   mgl_error err = {0};
@@ -220,6 +408,9 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_trace_has_the_times_of_the_clocks),
       cmocka_unit_test(ops_are_left_out),
+      cmocka_unit_test(kernels_are_left_out),
+      cmocka_unit_test(steps_of_large_iterations_are_left_out),
+      cmocka_unit_test(large_activations_are_read),
       cmocka_unit_test(activations_are_written_and_read),
       cmocka_unit_test(kv_pages_are_read_and_written),
   };

@@ -203,23 +203,36 @@ static void check_step(const mgl_schedule *s, uint32_t at, const mgl_cuda_step *
   assert_int_equal(step->trigger_event, from->trigger);
 }
 
-// The steps that lie in the GPU's memory are those of the schedules that the compiler prints.
+// The hash of what a job of one iteration has run.
+static uint64_t run_once(mgl_cuda_program *p, uint32_t tokens) {
+  int32_t prompt[300] = {0};
+  uint64_t hash = 0;
+  const mgl_cuda_request request = {.prompt = prompt, .prompt_count = tokens, .max_new_tokens = 1};
+  const mgl_cuda_generate job = {.requests = &request, .request_count = 1};
+  MUST(mgl_cuda_program_generate(p, &job, &err));
+  MUST(mgl_cuda_program_ran(p, &hash, &err));
+  return hash;
+}
+
+// The steps that lie in the GPU's memory are those of the schedules that the compiler prints, and
+// the planner takes the one that is printed for so many tokens.
 static void what_runs_is_the_schedule(void **state) {
   (void)state;
   mgl_cuda_device device = fake_cuda_device();
   mgl_cuda_program_options options = fake_model_usual;
   options.sizes.limits.tokens = 300;
+  options.sizes.limits.pages_per_sequence = 20;
   options.sizes.sequences = 20;
   mgl_cuda_program *p = fake_model_program(&device, options);
   const bool few = p->wide.layout.sizes.few;
   for (uint32_t tokens = 1; tokens <= 300; tokens += 1 + tokens / 2) {
+    mgl_schedule *s = NULL;
+    bool narrow = tokens <= mgl_narrow_tokens(p->program, p->layout.step_bytes, few);
     mgl_iteration_options wanted = {.few = few,
                                     .compile = {.target = MGL_TARGET_CUDA,
                                                 .tokens = tokens,
-                                                .logit_rows = tokens < 20 ? tokens : 20,
+                                                .logit_rows = narrow ? 0 : 20,
                                                 .workers = p->workers}};
-    mgl_schedule *s = NULL;
-    bool narrow = tokens <= mgl_narrow_tokens(p->program, p->layout.step_bytes, few);
     MUST(mgl_lower_iteration(p->program, &wanted, &s, &err));
     MUST(mgl_schedule_verify(p->program, s, &err));
     uint32_t narrow_graph = mgl_cuda_graph_for(tokens);
@@ -232,6 +245,7 @@ static void what_runs_is_the_schedule(void **state) {
     for (uint32_t i = 0; i < s->list_start[s->worker_count]; i++) {
       check_step(s, i, &steps[i]);
     }
+    assert_int_equal(run_once(p, tokens), mgl_schedule_hash(s));
     mgl_schedule_destroy(s);
   }
   mgl_cuda_program_destroy(p);

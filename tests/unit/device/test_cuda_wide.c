@@ -123,7 +123,11 @@ static void check_graph(const world *w, uint32_t graph) {
   uint32_t *stage = mgl_alloc_zeroed(g->op_count, sizeof *stage);
   unsigned char *seen = mgl_alloc_zeroed(g->step_count, 1);
   uint32_t start[WORKERS + 1];
-  assert_int_equal(mgl_cuda_wide_make_graph(&w->addresses, graph, ops, steps, start, NULL), MGL_OK);
+  assert_int_equal(
+      mgl_cuda_wide_make_graph(
+          &w->addresses, graph, (mgl_cuda_wide_range){0, UINT32_MAX},
+          &(mgl_cuda_wide_lists){.ops = ops, .steps = steps, .step_start = start}, NULL),
+      MGL_OK);
   assert_int_equal(start[WORKERS], g->step_count);
   for (uint32_t i = 0; i < g->step_count; i++) {
     tasks[steps[i].trigger_event]++;
@@ -246,7 +250,11 @@ static void check_tiles(const world *w, uint32_t graph, uint32_t *even) {
   uint32_t saved = 0;  // stages
   uint32_t counters = 0;
   const mgl_wide_op *before = NULL;  // the linear before
-  assert_int_equal(mgl_cuda_wide_make_graph(&w->addresses, graph, ops, steps, start, NULL), MGL_OK);
+  assert_int_equal(
+      mgl_cuda_wide_make_graph(
+          &w->addresses, graph, (mgl_cuda_wide_range){0, UINT32_MAX},
+          &(mgl_cuda_wide_lists){.ops = ops, .steps = steps, .step_start = start}, NULL),
+      MGL_OK);
   for (uint32_t i = 0; i < g->op_count; i++) {
     const mgl_wide_op *op = &ops[i];
     if (op->op.kind == MGL_OP_ATTEND) {
@@ -327,8 +335,11 @@ static void parts_are_added(void **state) {
     mgl_cuda_step *steps = mgl_alloc_zeroed(g->step_count, sizeof *steps);
     uint32_t start[WORKERS + 1];
     const mgl_cuda_op *parts = NULL;
-    assert_int_equal(mgl_cuda_wide_make_graph(&w.addresses, graph, ops, steps, start, NULL),
-                     MGL_OK);
+    assert_int_equal(
+        mgl_cuda_wide_make_graph(
+            &w.addresses, graph, (mgl_cuda_wide_range){0, UINT32_MAX},
+            &(mgl_cuda_wide_lists){.ops = ops, .steps = steps, .step_start = start}, NULL),
+        MGL_OK);
     for (uint32_t i = 0; i < g->op_count; i++) {
       const mgl_cuda_op *op = &ops[i].op;
       if (op->kind == MGL_OP_LINEAR_ADD) {
@@ -497,7 +508,11 @@ static void check_rank_graph(const world *w, uint32_t graph) {
   uint32_t exchanges = 0;
   const uint32_t vocab = w->model.vocab;
   const uint32_t ranks = w->addresses.peers->count;
-  assert_int_equal(mgl_cuda_wide_make_graph(&w->addresses, graph, ops, steps, start, NULL), MGL_OK);
+  assert_int_equal(
+      mgl_cuda_wide_make_graph(
+          &w->addresses, graph, (mgl_cuda_wide_range){0, UINT32_MAX},
+          &(mgl_cuda_wide_lists){.ops = ops, .steps = steps, .step_start = start}, NULL),
+      MGL_OK);
   for (uint32_t i = 0; i < g->op_count; i++) {
     if (ops[i].op.kind == MGL_OP_LINEAR_ADD) {
       check_exchange(w, &ops[i], &ops[i + 1], ++exchanges);

@@ -15,6 +15,7 @@
 
 #include "base/alloc.h"
 #include "engine/engine.h"
+#include "engine/op_test.h"
 #include "support/fake_cuda.h"
 #include "support/must.h"
 #include "support/programs.h"
@@ -198,6 +199,64 @@ static void an_engine_generates_as_on_the_cpu(void **state) {
   }
 }
 
+// --- parts of an iteration -----------------------------------------------------------------------
+
+// Runs a range; returns how many of its outputs do not pass.
+static uint32_t failed_in(mgl_op_test *test, uint32_t first, uint32_t last) {
+  const mgl_op_result *results = NULL;
+  uint32_t count = 0;
+  uint32_t failed = 0;
+  MUST(mgl_op_test_run(test, first, last, &results, &count, &err));
+  assert_true(count >= 1);
+  for (uint32_t i = 0; i < count; i++) {
+    failed += results[i].passed ? 0 : 1;
+  }
+  return failed;
+}
+
+// Every op by itself, and all of them; or only all, of mixtures, whose routes are no random values.
+static void check_parts(const mgl_config *config, uint32_t tokens) {
+  mgl_cuda_device device = fake_cuda_device();
+  const mgl_cuda_options cuda = {.device = &device, .get_code = fake_cuda_code};
+  const mgl_op_test_options options = {
+      .tokens = tokens, .context = 19, .seed = 7, .mode = MGL_MODE_EAGER, .tolerance = -1};
+  const mgl_model_folder folder = {.config = *config};
+  mgl_build build = mgl_op_test_build(&options);
+  mgl_runner *runner = NULL;
+  mgl_op_test *test = NULL;
+  build.weights = MGL_WEIGHTS_DUMMY;
+  build.seed = 5;
+  build.cuda = &cuda;
+  build.plain = true;
+  MUST(mgl_runner_create(&folder, &build, &runner, &err));
+  MUST(mgl_op_test_create(runner, &folder, &options, &test, &err));
+  uint32_t count = (uint32_t)mgl_op_test_program(test)->op_count;
+  for (uint32_t i = 0; i < count && config->mixture.expert_count == 0; i++) {
+    uint32_t launches = fake.plain_launches;
+    if (failed_in(test, i, i) != 0) {
+      fail_msg("op %u of %u with %u tokens: another result than the reference's", i, count, tokens);
+    }
+    assert_int_equal(fake.plain_launches, launches + 1);
+  }
+  assert_int_equal(failed_in(test, 0, count - 1), 0);
+  mgl_op_test_destroy(test);
+  mgl_runner_destroy(runner);
+  assert_int_equal(fake.live, 0);
+}
+
+static void parts_of_an_iteration_compute_what_the_reference_does(void **state) {
+  (void)state;
+  mgl_config config = config_of(MGL_FAMILY_PHI, MGL_DTYPE_BF16);
+  check_parts(&config, 1);
+  check_parts(&config, 21);
+  config = config_of(MGL_FAMILY_LLAMA, MGL_DTYPE_F16);
+  config.window_tokens = 20;
+  config.window_layers[0] = 3;
+  check_parts(&config, 7);
+  config = mixture_of(MGL_DTYPE_F32);
+  check_parts(&config, 5);
+}
+
 // --- which device --------------------------------------------------------------------------------
 
 // NULL: fused tasks run it.
@@ -298,6 +357,7 @@ int main(void) {
       cmocka_unit_test(models_stay_within_the_bar),
       cmocka_unit_test(experts_of_a_checkpoint_are_uploaded_for_tasks),
       cmocka_unit_test(an_engine_generates_as_on_the_cpu),
+      cmocka_unit_test(parts_of_an_iteration_compute_what_the_reference_does),
       cmocka_unit_test(what_no_task_covers_runs_by_plain_kernels),
       cmocka_unit_test(failures_leave_nothing_behind),
   };

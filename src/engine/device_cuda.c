@@ -3,6 +3,7 @@
 // Requests are served by launches for many iterations (serve_fed.c): the device plans and samples
 // by itself. What those cannot do (logits for scoring, a single iteration) runs plan by plan, a
 // launch for each.
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -199,8 +200,22 @@ static mgl_cuda_launch_options launch_options(const cuda_model *m, mgl_mode mode
   mgl_cuda_launch_options launch = m->options.launch;
   launch.full = mode != MGL_MODE_MEGA;
   launch.how = how_of(mgl_graph_mode_decode(mgl_mode_graphs(mode)));
-  launch.mixed_how = how_of(mgl_graph_mode_mixed(mgl_mode_graphs(mode)));
+  launch.mixed_how = mgl_mode_graphs(mode) == MGL_GRAPHS_FULL_AND_PIECEWISE
+                         ? MGL_CUDA_FULL_FASTER
+                         : how_of(mgl_graph_mode_mixed(mgl_mode_graphs(mode)));
   return launch;
+}
+
+// Says which way mixed iterations were found faster, behind what the note has.
+static void note_faster(cuda_model *m) {
+  uint32_t sizes[MGL_CUDA_WAYS];
+  const size_t used = strlen(m->note);
+  mgl_cuda_full_faster(m->program, sizes);
+  if (sizes[MGL_CUDA_WAY_PIECES] + sizes[MGL_CUDA_WAY_LOOSE] > 0) {
+    (void)snprintf(m->note + used, sizeof m->note - used,
+                   "%smixed iterations: of %u sizes faster in pieces, of %u op by op",
+                   used > 0 ? "; " : "", sizes[MGL_CUDA_WAY_PIECES], sizes[MGL_CUDA_WAY_LOOSE]);
+  }
 }
 
 // Graphs are captured by the launches that first need them.
@@ -208,6 +223,7 @@ static void note_graphs(cuda_model *m, mgl_mode mode) {
   if (mode != MGL_MODE_MEGA) {
     const mgl_cuda_graph_counts counts = mgl_cuda_full_count(m->program);
     mgl_cuda_capture_note(&counts, m->note, sizeof m->note);
+    note_faster(m);
   }
 }
 

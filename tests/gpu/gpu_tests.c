@@ -41,8 +41,11 @@
 //                             [prefill=N] [csv=FILE]  mega against full, interleaved; prompts in
 //                             iterations of up to N tokens
 //   gpu_tests modes_all FOLDER... [batches=N,N...] [prompt=N] [generate=N] [rounds=N] [eager=N]
-//                             [tokens=N] [memory=1] [only=MODE] [csv=FILE]  every mode: iterations
-//                             that decode, and jobs in which prompts come meanwhile
+//                             [tokens=N] [memory=1] [only=MODE,MODE...] [csv=FILE]
+//                             [large_rounds=N]  every mode: iterations that decode, and jobs in
+//                             which prompts come meanwhile
+//   gpu_tests modes_same      500 requests get the same bits in every mode, of a dense model and of
+//                             a mixture
 //   gpu_tests ablations FOLDER... [prompt=N] [generate=N] [batch=N] [rounds=N] [csv=FILE]
 //                                 [jit=0] [trace=DIR] [only=TEXT]  what each mechanism is worth
 //   gpu_tests ranks [MODEL] [ranks=N] [tokens=N]
@@ -183,6 +186,7 @@ int main(int argc, char **argv) {
                {"ablations", gpu_ablations_run},
                {"modes", gpu_modes_run},
                {"modes_all", gpu_modes_all_run},
+               {"modes_same", gpu_modes_same_run},
                {"hops", gpu_hops_run},
                {"plain", gpu_plain_run},
                {"launch", gpu_launch_run},

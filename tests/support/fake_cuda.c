@@ -80,23 +80,33 @@ static mgl_cu_result fake_stream_query(void *stream) {
   return fake.hung ? MGL_CU_NOT_READY : fake.launch_result;
 }
 
+// An event is the launches before it.
+typedef struct fake_event {
+  uint32_t graphs, kernels;
+} fake_event;
+
 static mgl_cu_result fake_event_create(void **event, unsigned flags) {
   (void)flags;
-  *event = &fake;
+  *event = fake_cuda_track(calloc(1, sizeof(fake_event)));
+  return 0;
+}
+
+static mgl_cu_result fake_event_destroy(void *event) {
+  fake_cuda_release(event);
   return 0;
 }
 
 static mgl_cu_result fake_event_record(void *event, void *stream) {
-  (void)event;
   (void)stream;
+  *(fake_event *)event = (fake_event){fake.graph_launches, fake.loose_launches};
   return 0;
 }
 
 static mgl_cu_result fake_event_elapsed(float *ms, void *begin, void *end) {
-  (void)begin;
-  (void)end;
-  *ms = 2;
-  return 0;
+  const fake_event *from = begin, *to = end;
+  *ms = 2 + fake.graph_ms * (float)(to->graphs - from->graphs) +
+        fake.kernel_ms * (float)(to->kernels - from->kernels);
+  return fake.elapsed_result;
 }
 
 static mgl_cu_result fake_module_load(void **module, const void *image) {
@@ -669,7 +679,7 @@ mgl_cuda_device fake_cuda_device(void) {
   d->stream_destroy = fake_destroy;
   d->stream_query = fake_stream_query;
   d->event_create = fake_event_create;
-  d->event_destroy = fake_destroy;
+  d->event_destroy = fake_event_destroy;
   d->event_record = fake_event_record;
   d->event_synchronize = fake_destroy;
   d->event_elapsed = fake_event_elapsed;
@@ -693,5 +703,7 @@ mgl_cuda_device fake_cuda_device(void) {
   fake.hung = false;
   fake.capture_fails = false;
   fake.graph_bytes = 0;
+  fake.graph_ms = fake.kernel_ms = 0;
+  fake.elapsed_result = 0;
   return device;
 }

@@ -141,6 +141,7 @@ void gpu_soak_run(gpu_bench *bench, int count, char **arguments);
 void gpu_hops_run(gpu_bench *bench, int count, char **arguments);
 void gpu_plain_run(gpu_bench *bench, int count, char **arguments);
 void gpu_launch_run(gpu_bench *bench, int count, char **arguments);
+void gpu_custom_tasks_run(gpu_bench *bench, int count, char **arguments);
 void gpu_start_run(gpu_bench *bench, int count, char **arguments);
 void gpu_wide_run(gpu_bench *bench, int count, char **arguments);
 void gpu_wide_attend_run(gpu_bench *bench, int count, char **arguments);

@@ -32,6 +32,9 @@
 //                                 (tasks=1: models that tasks cover by these, against transformers)
 //   gpu_tests launch [FOLDER...]  plain kernels op by op, in pieces and in graphs: the same bits, and
 //                                 as many launches as each mode says
+//   gpu_tests custom_tasks [FOLDER...]
+//                                 custom ops in the megakernel: the bits of a host, and samples of
+//                                 them; or what one takes behind a model's logits
 //   gpu_tests hops [FOLDER...]    what a dependency hop costs, AOT and JIT; then in real models
 //   gpu_tests wide_attend [TEXT]  attention of the wide class against scalar arithmetic
 //   gpu_tests wide_speed [TEXT]   what it takes; TEXT: only cases that have it in their names
@@ -190,6 +193,7 @@ int main(int argc, char **argv) {
                {"hops", gpu_hops_run},
                {"plain", gpu_plain_run},
                {"launch", gpu_launch_run},
+               {"custom_tasks", gpu_custom_tasks_run},
                {"start", gpu_start_run},
                {"wide", gpu_wide_run},
                {"wide_attend", gpu_wide_attend_run},

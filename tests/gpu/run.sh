@@ -272,6 +272,7 @@ case ${1:-} in
   part sampling tiny wide bias bench/configs/qwen3-0.6b
   part plain
   part launch
+  part custom_tasks
   part wide
   part planner
   part wide_attend

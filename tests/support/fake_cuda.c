@@ -13,6 +13,7 @@
 
 #include "base/alloc.h"
 #include "base/hash.h"
+#include "device/cuda/cuda_custom.h"
 #include "device/cuda/cuda_plan.h"
 #include "graph/graph.h"
 #include "model/dummy_weights.h"
@@ -468,6 +469,7 @@ static uint32_t computed_as(const mgl_task *task) {
     case MGL_OP_ROUTER: return MGL_OP_QKV_PROJ;
     case MGL_OP_EXPERTS_UP: return MGL_OP_GATE_UP;
     case MGL_OP_EXPERTS_DOWN: return MGL_OP_LINEAR_ADD;
+    case MGL_OP_CUSTOM_UPDATE: return MGL_OP_CUSTOM;
     default: return task->type;
   }
 }
@@ -528,6 +530,9 @@ static void device_task(mgl_cuda_run *run, const mgl_ready_task *ready) {
     if (task->begin == 0) {
       fake_cuda_compute_rows(run, ready->info.iteration);
     }
+  } else if (task->type == MGL_OP_CUSTOM || task->type == MGL_OP_CUSTOM_UPDATE) {
+    fake_cuda_custom_task(&run->graphs[ready->info.graph].ops[task->op],
+                          &run->plans[ready->info.iteration & 1], task->begin, task->end);
   } else if (task->type == MGL_OP_NEXT_PLAN) {
     device_plan(run, ready->info.iteration);
   } else if (task->type == MGL_OP_SAMPLE && task->begin == 0) {
@@ -653,9 +658,11 @@ mgl_status fake_cuda_code(const mgl_cuda_device *device, const char *name,
                           mgl_error *err) {
   const char *image = "";
   (void)device, (void)kernel;
-  if (shape->custom != NULL) {
-    assert_string_equal(name, "kernels/cuda/custom.cu");
-    image = fake_cuda_custom_compile(shape->custom->name, shape->custom->text);
+  if (shape->custom != NULL && strcmp(name, "kernels/cuda/weights.cu") != 0) {
+    bool tasks = strcmp(shape->custom->name, MGL_CUDA_CUSTOM_DISPATCH) == 0;
+    assert_string_equal(name, tasks ? "kernels/cuda/megakernel.cu" : "kernels/cuda/custom.cu");
+    const char *compiled = fake_cuda_custom_compile(shape->custom->name, shape->custom->text);
+    image = tasks ? "" : compiled;
   }
   size_t bytes = strlen(image) + 1;
   *out = (mgl_cuda_code){.cubin = mgl_alloc(bytes), .bytes = bytes, .usage = {.registers = 168}};

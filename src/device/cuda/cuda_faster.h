@@ -17,7 +17,7 @@
 #include "base/status.h"
 #include "device/cuda/cuda_driver.h"
 
-enum { MGL_CUDA_FASTER_SIZES = 7, MGL_CUDA_FASTER_RUNS = 8 };  // runs: of each way
+enum { MGL_CUDA_FASTER_SIZES = 7, MGL_CUDA_FASTER_RUNS = 4 };  // runs: of each way
 
 typedef enum mgl_cuda_way {
   MGL_CUDA_WAY_PIECES,

@@ -102,8 +102,8 @@ static mgl_status cuda_covers(const mgl_graph *program, mgl_error *err) {
   return status;
 }
 
-// Mode mega, and those in which an iteration is a chain of kernels. Of codes, experts and custom ops
-// these have no kernels; what is not fused (mode eager) is of plain kernels.
+// Mode mega, and those in which an iteration is a chain of kernels. Of codes, experts and custom
+// ops these have no kernels; what is not fused (mode eager) is of plain kernels.
 static uint32_t cuda_modes_of(const mgl_graph *program) {
   const bool chains = mgl_packed_kinds(program) >> 1 == 0 && !has_mixture(program) &&
                       mgl_cuda_custom_find(program) == NULL;

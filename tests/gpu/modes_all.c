@@ -300,7 +300,11 @@ static void measure_model(gpu_bench *bench, const char *path, const all_options 
   if (o->memory != 0) {
     tell_memory(&w);
   }
-  w.fused = make_runner(&w, false);
+  bool any_fused = false;
+  for (size_t i = 0; i < EAGER; i++) {
+    any_fused = any_fused || is_wanted(o, i);
+  }
+  w.fused = any_fused ? make_runner(&w, false) : NULL;
   w.eager = o->eager > 0 ? make_runner(&w, true) : NULL;
   for (size_t i = 0; i < EAGER; i++) {
     if (is_wanted(o, i)) {
@@ -310,7 +314,8 @@ static void measure_model(gpu_bench *bench, const char *path, const all_options 
   printf(
       "\nPrompts of %u tokens, %u generated; %s. Made and warm after %.1f s.\n\n| model | batch | "
       "|",
-      o->prompt, o->generate, mgl_runner_note(w.fused), (double)(mgl_clock_ns() - begin) / 1e9);
+      o->prompt, o->generate, any_fused ? mgl_runner_note(w.fused) : "",
+      (double)(mgl_clock_ns() - begin) / 1e9);
   for (size_t i = 0; i < MODES; i++) {
     printf(" %s |", mgl_mode_name(modes[i].mode));
   }

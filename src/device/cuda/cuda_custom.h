@@ -44,8 +44,8 @@ mgl_custom_launch mgl_cuda_custom_bind_task(const mgl_graph *program, const mgl_
 // Which of the sources below an op's is.
 uint32_t mgl_cuda_custom_number(const mgl_graph *program, uint32_t op);
 // The sources of a program's custom ops, each in a namespace of its own, and behind them the
-// function MGL_CUDA_CUSTOM_DISPATCH(number, call), which calls one of them. What out has is freed by
-// the caller. Nothing where there are none.
+// function MGL_CUDA_CUSTOM_DISPATCH(number, call), which calls one of them. What out has is freed
+// by the caller. Nothing where there are none.
 #define MGL_CUDA_CUSTOM_DISPATCH "mgl_custom_dispatch"
 void mgl_cuda_custom_text(const mgl_graph *program, mgl_text *out);
 

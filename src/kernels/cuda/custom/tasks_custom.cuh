@@ -4,8 +4,8 @@
 // follow each other in one worker. The sources are written for a kernel of their own of
 // MGL_CUSTOM_THREADS threads, which the consumers of a worker are: for these __syncthreads is the
 // consumers' barrier here (the one of all threads would wait for the other roles, too), and
-// blockDim is theirs. What a source has in shared memory lies beside the worker's, which gets as much less
-// for pages (device/cuda/cuda_program.c).
+// blockDim is theirs. What a source has in shared memory lies beside the worker's, which gets as
+// much less for pages (device/cuda/cuda_program.c).
 //   Rejected: a launch of the op's own kernel between two launches of the megakernel, which would
 // end an iteration in its middle.
 #ifndef MGL_KERNELS_CUDA_CUSTOM_TASKS_CUSTOM_CUH

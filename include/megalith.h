@@ -309,16 +309,21 @@ typedef struct megalith_custom_op {
 //         ((float *)call->output)[row * columns + i] = most * tanhf(in[row * columns + i] / most);
 //   }
 //
-// All 256 threads of a block call it, for up to cuda_tile_rows rows at a time, which they share; it
-// may have static shared memory, and __syncthreads between its threads. The types of this section
-// are there, and <stdint.h>, <stddef.h> and <stdbool.h>; context is NULL. It is compiled as C++17
+// 256 threads call it together, number threadIdx.x of blockDim.x, for up to cuda_tile_rows rows at
+// a time, which they share; it may have static shared memory, and __syncthreads() between them, but
+// no other barrier of a block, and asks for nothing else of its launch: in the megakernel these are
+// some of a block's threads. Inputs are not for __ldg, since others write them in the same launch.
+// The types of this section are there, and <stdint.h>, <stddef.h> and <stdbool.h>; context is NULL.
+// Each op's source is a namespace of its own. It is compiled as C++17
 // without contraction of products and sums, when an engine is created, and kept by a hash of it; a
 // source that does not compile is refused then, with what the compiler says.
 //
 // Makes an op known to all programs of the process, to its end. From any thread. It runs at every
-// level and in every mode, and may be one of the splitting ops: on the CPU in the megakernel too,
-// as tasks of rows; on a GPU it is a kernel of its own, beside which there is no megakernel, and
-// all other ops run by plain kernels. Several ranks refuse programs that have one.
+// level and in every mode, and may be one of the splitting ops: in the megakernel as tasks of rows,
+// compiled with it, where fused kernels cover the rest of the program and the op reads activations,
+// weights of one dim, tokens and positions, in iterations of up to 64 tokens; in all other modes of
+// a GPU as a kernel of its own, and all other ops run by plain kernels, whose last bits differ.
+// Several ranks refuse programs that have one.
 MEGALITH_API megalith_status megalith_custom_op_register(const megalith_custom_op *op,
                                                          megalith_error *error);
 

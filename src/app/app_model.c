@@ -94,8 +94,22 @@ void mgl_app_model_close(mgl_app_model *model) {
   *model = (mgl_app_model){0};
 }
 
+// While a model is made: its weights, then graphs of sizes that were asked for.
+typedef struct making {
+  mgl_progress weights, captures;
+} making;
+
 static void report(void *context, uint64_t done_bytes, uint64_t total_bytes) {
-  mgl_progress_update(context, done_bytes, total_bytes);
+  mgl_progress_update(&((making *)context)->weights, done_bytes, total_bytes);
+}
+
+static void report_captures(void *context, uint64_t done, uint64_t total) {
+  making *m = context;
+  if (m->captures.label == NULL) {
+    mgl_progress_finish(&m->weights);
+    mgl_progress_start(&m->captures, "capturing graphs", MGL_PROGRESS_COUNT);
+  }
+  mgl_progress_update(&m->captures, done, total);
 }
 
 // What is made of the options, once the device is known: a runner, or its plan.
@@ -107,7 +121,7 @@ typedef struct outcome {
 
 static mgl_status start(const mgl_app_model *model, const mgl_arguments *arguments,
                         mgl_build *options, const outcome *out, mgl_error *err) {
-  mgl_progress progress;
+  making progress = {0};
   options->weights = model->source;
   if (out->runner == NULL) {
     *out->device = options->cuda != NULL ? model->device.name : "CPU";
@@ -119,15 +133,17 @@ static mgl_status start(const mgl_app_model *model, const mgl_arguments *argumen
   if (arguments->launcher.rank != 0) {
     options->memory_share = 0;  // rank 0 has divided the memory
   }
-  mgl_progress_start(&progress, is_dummy ? "making weights" : "loading weights",
+  mgl_progress_start(&progress.weights, is_dummy ? "making weights" : "loading weights",
                      MGL_PROGRESS_BYTES);
   options->trace_tasks = mgl_app_wants_trace(arguments) ? trace : 0;
   if (arguments->launcher.rank == 0 &&
       (model->ranks == NULL || mgl_ranks_rank(model->ranks) == 0)) {
     options->progress = (mgl_weights_progress){.report = report, .context = &progress};
+    options->captures = (mgl_weights_progress){.report = report_captures, .context = &progress};
   }
   mgl_status status = mgl_runner_create(&model->folder, options, out->runner, err);
-  mgl_progress_finish(&progress);
+  mgl_progress_finish(&progress.weights);
+  mgl_progress_finish(&progress.captures);
   return status;
 }
 

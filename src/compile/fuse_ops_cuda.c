@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "compile/compile.h"
+#include "graph/custom_op.h"
 
 // --- what the kernels have -----------------------------------------------------------------------
 
@@ -30,6 +31,8 @@ static bool has_kernel(mgl_op_kind kind) {
     case MGL_OP_EXPERTS_UP:
     case MGL_OP_EXPERTS_DOWN:
     case MGL_OP_LOGITS:
+    case MGL_OP_CUSTOM:
+    case MGL_OP_CUSTOM_UPDATE:
     case MGL_OP_ALL_GATHER: return true;
     default: return false;
   }
@@ -87,6 +90,40 @@ static mgl_status check_attend(const mgl_graph *program, const mgl_op *op, mgl_e
   return check_bf16(kv, "the KV cache", err);
 }
 
+// Tasks of a custom op read activations, weights of one dim, and of the plan what lies where a plan
+// of the device has it; and logits stay logits.
+static mgl_status check_custom(const mgl_graph *program, const mgl_op *op, mgl_error *err) {
+  const mgl_tensor *out = &program->tensors[op->output];
+  const mgl_tensor *x = &program->tensors[op->inputs[0]];
+  if (op->custom->cuda_source == NULL) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "cuda: custom op %s (\"%s\"): it has no CUDA source" HINT, mgl_op_name(op),
+                         out->name);
+  }
+  for (uint32_t i = 0; i < op->input_count; i++) {
+    const mgl_tensor *in = &program->tensors[op->inputs[i]];
+    bool of_plan = in->placement == MGL_PLACE_INPUT &&
+                   (strcmp(in->name, "tokens") == 0 || strcmp(in->name, "positions") == 0);
+    if (!of_plan && in->placement != MGL_PLACE_ACTIVATION &&
+        (in->placement != MGL_PLACE_WEIGHT || in->rank != 1)) {
+      return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                           "cuda: custom op %s (\"%s\"): in the megakernel expected activations, "
+                           "weights of one dim, tokens and positions as its inputs, found "
+                           "\"%s\"" HINT,
+                           mgl_op_name(op), out->name, in->name);
+    }
+  }
+  bool logits = out->dims[0].symbol == MGL_DIM_LOGIT_ROWS;
+  bool same = out->rank == x->rank && out->rank == 2 && out->dtype == MGL_DTYPE_F32 &&
+              out->dims[1].number == x->dims[1].number;
+  return !logits || same
+             ? MGL_OK
+             : mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                             "cuda: custom op %s: in the megakernel expected \"%s\" as large as "
+                             "\"%s\", f32[L,%u]" HINT,
+                             mgl_op_name(op), out->name, x->name, x->dims[1].number);
+}
+
 static mgl_status lacks(const char *what, const char *where, mgl_error *err) {
   return mgl_error_set(err, MGL_ERR_UNSUPPORTED, "cuda: the GPU has no kernel for %s (\"%s\")" HINT,
                        what, where);
@@ -133,6 +170,9 @@ static mgl_status check_op(const mgl_graph *program, const mgl_op *op, mgl_error
         mgl_op_info_of(op->kind)->name, output_name(program, op));
   }
   MGL_TRY(check_matrices(program, op, err));
+  if (op->custom != NULL) {
+    return check_custom(program, op, err);
+  }
   return op->kind == MGL_OP_ATTEND ? check_attend(program, op, err) : MGL_OK;
 }
 
@@ -182,7 +222,8 @@ static mgl_status add_device_ops(mgl_graph *program, uint32_t embed, uint32_t lo
   uint32_t scores = program->ops[logits].output;
   for (size_t i = logits; i < program->op_count; i++) {  // of several ranks: all of them
     const mgl_op *op = &program->ops[i];
-    scores = op->kind == MGL_OP_ALL_GATHER && op->inputs[0] == scores ? op->output : scores;
+    bool changes = op->kind == MGL_OP_ALL_GATHER || op->custom != NULL;
+    scores = changes && op->inputs[0] == scores ? op->output : scores;
   }
   uint32_t next_plan =
       mgl_graph_tensor(program, "next_plan", MGL_PLACE_ACTIVATION, MGL_DTYPE_I32, 1, &one);

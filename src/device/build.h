@@ -24,6 +24,7 @@ typedef enum mgl_weight_source {
   MGL_WEIGHTS_DUMMY,   // drawn (model/dummy_weights.h); no checkpoint
 } mgl_weight_source;
 
+// Called while a model is made, and not later.
 typedef struct mgl_weights_progress {
   void (*report)(void *context, uint64_t done_bytes, uint64_t total_bytes);  // may be NULL
   void *context;
@@ -95,6 +96,7 @@ typedef struct mgl_build {
   // worker; 0: no trace.
   uint32_t trace_tasks;
   mgl_weights_progress progress;
+  mgl_weights_progress captures;        // on a GPU: the same of sizes whose graphs are captured
   const struct mgl_cuda_options *cuda;  // NULL: on the CPU (device/cuda/cuda_program.h)
 } mgl_build;
 

@@ -237,7 +237,7 @@ static mgl_status hear_first(cpu_model *m, mgl_error *err) {
   m->build.given_count = own.given_count;
   m->build.compilation = own.compilation;
   m->build.program = NULL;
-  m->build.progress = (mgl_weights_progress){0};
+  m->build.progress = m->build.captures = (mgl_weights_progress){0};
   m->build.cuda = NULL;
   m->sizes = o.sizes;
   m->job.build = &m->build;

@@ -3,6 +3,7 @@
 // Requests are served by launches for many iterations (serve_fed.c): the device plans and samples
 // by itself. What those cannot do (logits for scoring, a single iteration) runs plan by plan, a
 // launch for each.
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,15 +54,15 @@ static bool has_mixture(const mgl_graph *program) {
   return false;
 }
 
-// The kernels of large iterations have no experts yet, the portable ones no codes.
+// The kernels of large iterations have no experts and custom ops yet, the portable ones no codes.
 static void cuda_defaults(const void *model, const mgl_build *build, const mgl_graph *program,
                           mgl_device_defaults *out) {
   const cuda_model *m = model;
   (void)build;
   bool codes =
       m->options.device->kernels == MGL_CUDA_KERNELS_WGMMA || !mgl_packed_has_codes(program);
-  bool large =
-      m->options.device->sm_count <= MGL_WIDE_MAX_WORKERS && codes && !has_mixture(program);
+  bool large = m->options.device->sm_count <= MGL_WIDE_MAX_WORKERS && codes &&
+               !has_mixture(program) && mgl_cuda_custom_find(program) == NULL;
   *out = (mgl_device_defaults){
       .where = "this GPU",
       .iteration_tokens = large ? USUAL_LARGE_ITERATION_TOKENS : USUAL_ITERATION_TOKENS,
@@ -85,14 +86,6 @@ static mgl_cuda_program_options program_options(const cuda_model *m, const mgl_d
 static mgl_status cuda_covers(const mgl_graph *program, mgl_error *err) {
   mgl_graph *fused = NULL;
   mgl_cuda_model model;
-  const mgl_op *custom = mgl_cuda_custom_find(program);
-  if (custom != NULL) {
-    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                         "cuda: custom op %s (\"%s\") is a kernel of its own: tasks of the "
-                         "megakernel share registers, shared memory and barriers that its source "
-                         "does not know of; try --device cpu",
-                         mgl_op_name(custom), program->tensors[custom->output].name);
-  }
   MGL_TRY(mgl_fuse_ops_cuda(program, &fused, err));
   mgl_status status = mgl_cuda_model_of(fused, &model, err);
   if (status == MGL_OK) {
@@ -109,10 +102,11 @@ static mgl_status cuda_covers(const mgl_graph *program, mgl_error *err) {
   return status;
 }
 
-// Mode mega, and those in which an iteration is a chain of kernels. Of codes and experts these have
-// no kernels; what is not fused (mode eager) is of plain kernels.
+// Mode mega, and those in which an iteration is a chain of kernels. Of codes, experts and custom
+// ops these have no kernels; what is not fused (mode eager) is of plain kernels.
 static uint32_t cuda_modes_of(const mgl_graph *program) {
-  const bool chains = mgl_packed_kinds(program) >> 1 == 0 && !has_mixture(program);
+  const bool chains = mgl_packed_kinds(program) >> 1 == 0 && !has_mixture(program) &&
+                      mgl_cuda_custom_find(program) == NULL;
   const uint32_t all = (1u << MGL_MODE_COUNT) - 1;
   const mgl_mode eager = mgl_mode_of(MGL_LEVEL_EAGER, MGL_GRAPHS_NONE);
   return chains ? all & ~(1u << eager) : 1u << MGL_MODE_MEGA;
@@ -199,8 +193,22 @@ static mgl_cuda_launch_options launch_options(const cuda_model *m, mgl_mode mode
   mgl_cuda_launch_options launch = m->options.launch;
   launch.full = mode != MGL_MODE_MEGA;
   launch.how = how_of(mgl_graph_mode_decode(mgl_mode_graphs(mode)));
-  launch.mixed_how = how_of(mgl_graph_mode_mixed(mgl_mode_graphs(mode)));
+  launch.mixed_how = mgl_mode_graphs(mode) == MGL_GRAPHS_FULL_AND_PIECEWISE
+                         ? MGL_CUDA_FULL_FASTER
+                         : how_of(mgl_graph_mode_mixed(mgl_mode_graphs(mode)));
   return launch;
+}
+
+// Says which way mixed iterations were found faster, behind what the note has.
+static void note_faster(cuda_model *m) {
+  uint32_t sizes[MGL_CUDA_WAYS];
+  const size_t used = strlen(m->note);
+  mgl_cuda_full_faster(m->program, sizes);
+  if (sizes[MGL_CUDA_WAY_PIECES] + sizes[MGL_CUDA_WAY_LOOSE] > 0) {
+    (void)snprintf(m->note + used, sizeof m->note - used,
+                   "%smixed iterations: of %u sizes faster in pieces, of %u op by op",
+                   used > 0 ? "; " : "", sizes[MGL_CUDA_WAY_PIECES], sizes[MGL_CUDA_WAY_LOOSE]);
+  }
 }
 
 // Graphs are captured by the launches that first need them.
@@ -208,6 +216,7 @@ static void note_graphs(cuda_model *m, mgl_mode mode) {
   if (mode != MGL_MODE_MEGA) {
     const mgl_cuda_graph_counts counts = mgl_cuda_full_count(m->program);
     mgl_cuda_capture_note(&counts, m->note, sizeof m->note);
+    note_faster(m);
   }
 }
 

@@ -87,7 +87,8 @@ static mgl_status plain_create(void *model, const mgl_device_job *job, mgl_error
   const mgl_cuda_plain_options options = plain_options(m, job);
   MGL_TRY(mgl_debug_dump_program(job->build, "program.txt", job->program, err));
   MGL_TRY(mgl_cuda_plain_create(m->options.device, &options, &m->program, err));
-  MGL_TRY(mgl_cuda_plain_graphs_create(m->program, job->build->compilation, &m->graphs, err));
+  MGL_TRY(mgl_cuda_plain_graphs_create(m->program, job->build->compilation, &job->build->captures,
+                                       &m->graphs, err));
   m->check_numbers = job->build->compilation != NULL && job->build->compilation->check_numbers;
   note_graphs(m);
   m->kv_bytes_per_token = mgl_graph_kv_bytes_per_token(job->program);

@@ -51,6 +51,9 @@ typedef struct megalith_custom_call {
 
 enum { MGL_CUSTOM_THREADS = 256 };  // of a block
 
+// Where an input comes from that a plan has.
+enum { MGL_CUSTOM_OF_TOKENS = 1, MGL_CUSTOM_OF_POSITIONS };
+
 typedef struct mgl_custom_launch {
   double attributes[MEGALITH_MAX_CUSTOM_ATTRIBUTES];
   const void *inputs[MEGALITH_MAX_CUSTOM_INPUTS];
@@ -59,6 +62,8 @@ typedef struct mgl_custom_launch {
   megalith_tensor_type output_type;
   uint32_t rows;       // of the output, under this plan
   uint32_t tile_rows;  // that a block computes at once
+  // Of a task, whose plan is made on the device: MGL_CUSTOM_OF_*; 0: inputs has it.
+  uint32_t of_plan[MEGALITH_MAX_CUSTOM_INPUTS];
 } mgl_custom_launch;
 
 #endif

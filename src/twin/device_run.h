@@ -75,6 +75,7 @@ typedef enum mgl_cuda_op_flags {
   // gate_up or linear_add of a mixture: of each token by itself, over the features of its S slots,
   // one slot behind the other. Weights are those of the experts that the token's logits choose.
   MGL_CUDA_EXPERTS = 8,
+  MGL_CUDA_CUSTOM_LOGITS = 16,  // a custom op whose output is sampled
 } mgl_cuda_op_flags;
 
 // Carrying graphs. In the graphs for few tokens, an activation carries its own readiness: a 32-bit

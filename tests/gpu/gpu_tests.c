@@ -32,6 +32,9 @@
 //                                 (tasks=1: models that tasks cover by these, against transformers)
 //   gpu_tests launch [FOLDER...]  plain kernels op by op, in pieces and in graphs: the same bits, and
 //                                 as many launches as each mode says
+//   gpu_tests custom_tasks [FOLDER...]
+//                                 custom ops in the megakernel: the bits of a host, and samples of
+//                                 them; or what one takes behind a model's logits
 //   gpu_tests hops [FOLDER...]    what a dependency hop costs, AOT and JIT; then in real models
 //   gpu_tests schedules [MODEL...] [tokens=N]
 //                                 iterations of 1 to 2048 tokens run the schedules that megalith
@@ -44,8 +47,11 @@
 //                             [prefill=N] [csv=FILE]  mega against full, interleaved; prompts in
 //                             iterations of up to N tokens
 //   gpu_tests modes_all FOLDER... [batches=N,N...] [prompt=N] [generate=N] [rounds=N] [eager=N]
-//                             [tokens=N] [memory=1] [only=MODE] [csv=FILE]  every mode: iterations
-//                             that decode, and jobs in which prompts come meanwhile
+//                             [tokens=N] [memory=1] [only=MODE,MODE...] [csv=FILE]
+//                             [large_rounds=N]  every mode: iterations that decode, and jobs in
+//                             which prompts come meanwhile
+//   gpu_tests modes_same      500 requests get the same bits in every mode, of a dense model and of
+//                             a mixture
 //   gpu_tests ablations FOLDER... [prompt=N] [generate=N] [batch=N] [rounds=N] [csv=FILE]
 //                                 [jit=0] [trace=DIR] [only=TEXT]  what each mechanism is worth
 //   gpu_tests ranks [MODEL] [ranks=N] [tokens=N]
@@ -187,9 +193,11 @@ int main(int argc, char **argv) {
                {"ablations", gpu_ablations_run},
                {"modes", gpu_modes_run},
                {"modes_all", gpu_modes_all_run},
+               {"modes_same", gpu_modes_same_run},
                {"hops", gpu_hops_run},
                {"plain", gpu_plain_run},
                {"launch", gpu_launch_run},
+               {"custom_tasks", gpu_custom_tasks_run},
                {"start", gpu_start_run},
                {"wide", gpu_wide_run},
                {"wide_attend", gpu_wide_attend_run},

@@ -45,11 +45,12 @@ typedef struct all_options {
   uint32_t batches[MOST_BATCHES];
   uint32_t batch_count;
   uint32_t prompt, generate, rounds;
-  uint32_t tokens;  // of an iteration
-  uint32_t eager;   // the largest batch of mode eager, which is slow
-  uint32_t memory;  // 1: a runner for each mode, to see what its graphs take
+  uint32_t tokens;        // of an iteration
+  uint32_t eager;         // the largest batch of mode eager, which is slow
+  uint32_t memory;        // 1: a runner for each mode, to see what its graphs take
+  uint32_t large_rounds;  // of batches above WARM_BATCH
   const char *csv;
-  const char *only;  // the one mode that runs; NULL: all
+  const char *only;  // the modes that run, separated by commas; NULL: all
 } all_options;
 
 typedef struct world {
@@ -228,7 +229,15 @@ static void tell_memory(world *w) {
 }
 
 static bool is_wanted(const all_options *o, size_t i) {
-  return o->only == NULL || strcmp(o->only, mgl_mode_name(modes[i].mode)) == 0;
+  const char *name = mgl_mode_name(modes[i].mode);
+  const size_t bytes = strlen(name);
+  for (const char *at = o->only; at != NULL; at = strchr(at, ',')) {
+    at += *at == ',' ? 1 : 0;
+    if (strncmp(at, name, bytes) == 0 && (at[bytes] == 0 || at[bytes] == ',')) {
+      return true;
+    }
+  }
+  return o->only == NULL;
 }
 
 // --- cells ---------------------------------------------------------------------------------------
@@ -237,7 +246,7 @@ static void measure_cell(world *w, uint32_t batch, bool mixed) {
   const all_options *o = w->options;
   double values[MODES][MOST_ROUNDS];
   uint64_t hash = 0;
-  uint32_t rounds = batch > WARM_BATCH ? 1 : o->rounds;
+  uint32_t rounds = batch > WARM_BATCH ? o->large_rounds : o->rounds;
   double share = 0;
   for (uint32_t round = 0; round < rounds; round++) {
     for (size_t i = 0; i < MODES; i++) {
@@ -291,7 +300,11 @@ static void measure_model(gpu_bench *bench, const char *path, const all_options 
   if (o->memory != 0) {
     tell_memory(&w);
   }
-  w.fused = make_runner(&w, false);
+  bool any_fused = false;
+  for (size_t i = 0; i < EAGER; i++) {
+    any_fused = any_fused || is_wanted(o, i);
+  }
+  w.fused = any_fused ? make_runner(&w, false) : NULL;
   w.eager = o->eager > 0 ? make_runner(&w, true) : NULL;
   for (size_t i = 0; i < EAGER; i++) {
     if (is_wanted(o, i)) {
@@ -301,7 +314,8 @@ static void measure_model(gpu_bench *bench, const char *path, const all_options 
   printf(
       "\nPrompts of %u tokens, %u generated; %s. Made and warm after %.1f s.\n\n| model | batch | "
       "|",
-      o->prompt, o->generate, mgl_runner_note(w.fused), (double)(mgl_clock_ns() - begin) / 1e9);
+      o->prompt, o->generate, any_fused ? mgl_runner_note(w.fused) : "",
+      (double)(mgl_clock_ns() - begin) / 1e9);
   for (size_t i = 0; i < MODES; i++) {
     printf(" %s |", mgl_mode_name(modes[i].mode));
   }
@@ -326,8 +340,13 @@ static bool set_option(all_options *o, const char *argument) {
   const struct {
     const char *key;
     uint32_t *to;
-  } numbers[] = {{"prompt=", &o->prompt}, {"generate=", &o->generate}, {"rounds=", &o->rounds},
-                 {"tokens=", &o->tokens}, {"eager=", &o->eager},       {"memory=", &o->memory}};
+  } numbers[] = {{"prompt=", &o->prompt},
+                 {"generate=", &o->generate},
+                 {"rounds=", &o->rounds},
+                 {"tokens=", &o->tokens},
+                 {"eager=", &o->eager},
+                 {"memory=", &o->memory},
+                 {"large_rounds=", &o->large_rounds}};
   for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
     if (strncmp(argument, numbers[i].key, strlen(numbers[i].key)) == 0) {
       *numbers[i].to = (uint32_t)strtoul(argument + strlen(numbers[i].key), NULL, 10);
@@ -363,12 +382,14 @@ void gpu_modes_all_run(gpu_bench *bench, int count, char **arguments) {
                    .prompt = 64,
                    .generate = 32,
                    .rounds = 3,
+                   .large_rounds = 1,
                    .tokens = WIDE_TOKENS,
                    .eager = 16};
   for (int i = 0; i < count; i++) {
     (void)set_option(&o, arguments[i]);
   }
   o.rounds = o.rounds < MOST_ROUNDS ? o.rounds : (uint32_t)MOST_ROUNDS;
+  o.large_rounds = o.large_rounds < MOST_ROUNDS ? o.large_rounds : (uint32_t)MOST_ROUNDS;
   FILE *csv = o.csv != NULL ? fopen(o.csv, "wb") : NULL;
   if (o.csv != NULL && csv == NULL) {
     gpu_check(bench, false, "%s cannot be written", o.csv);

@@ -25,8 +25,8 @@
 #                                           INT8 and INT4 op by op, then its milliseconds a token,
 #                                           and of large iterations
 #                                           (default: qwen3-0.6b, llama-3.2-1b, qwen3-8b)
-#   run.sh [PROGRAM] modes [MODEL...]       mega against full, batches and contexts; the table goes
-#       to $MGL_GPU_WORK/gpu_modes.csv too
+#   run.sh [PROGRAM] modes [MODEL...]       the same bits in all modes; then mega against full,
+#       batches and contexts; the table goes to $MGL_GPU_WORK/gpu_modes.csv too
 #   run.sh [PROGRAM] ranks [MODEL...]       one model on two GPUs (MGL_GPU_RANKS for more): checks, then
 #       each MODEL's milliseconds an iteration beside one GPU and beside a barrier between ops
 #       (default: three of bench/configs); the table goes to $MGL_GPU_WORK/gpu_ranks.csv too
@@ -272,6 +272,7 @@ case ${1:-} in
   part sampling tiny wide bias bench/configs/qwen3-0.6b
   part plain
   part launch
+  part custom_tasks
   part wide
   part planner
   part schedules tiny
@@ -328,6 +329,7 @@ modes)
   [ $# -gt 0 ] || set -- bench/configs/qwen3-0.6b bench/configs/llama-3.2-1b \
     bench/configs/qwen3-1.7b bench/configs/qwen3-8b
   mkdir -p "${MGL_GPU_WORK:-/tmp/megalith-gpu}"
+  part modes_same
   part modes "$@" prefill=1024 "csv=${MGL_GPU_WORK:-/tmp/megalith-gpu}/gpu_modes.csv"
   ;;
 *)

@@ -13,6 +13,7 @@
 
 #include "base/alloc.h"
 #include "base/hash.h"
+#include "device/cuda/cuda_custom.h"
 #include "device/cuda/cuda_plan.h"
 #include "graph/graph.h"
 #include "model/dummy_weights.h"
@@ -80,23 +81,33 @@ static mgl_cu_result fake_stream_query(void *stream) {
   return fake.hung ? MGL_CU_NOT_READY : fake.launch_result;
 }
 
+// An event is the launches before it.
+typedef struct fake_event {
+  uint32_t graphs, kernels;
+} fake_event;
+
 static mgl_cu_result fake_event_create(void **event, unsigned flags) {
   (void)flags;
-  *event = &fake;
+  *event = fake_cuda_track(calloc(1, sizeof(fake_event)));
+  return 0;
+}
+
+static mgl_cu_result fake_event_destroy(void *event) {
+  fake_cuda_release(event);
   return 0;
 }
 
 static mgl_cu_result fake_event_record(void *event, void *stream) {
-  (void)event;
   (void)stream;
+  *(fake_event *)event = (fake_event){fake.graph_launches, fake.loose_launches};
   return 0;
 }
 
 static mgl_cu_result fake_event_elapsed(float *ms, void *begin, void *end) {
-  (void)begin;
-  (void)end;
-  *ms = 2;
-  return 0;
+  const fake_event *from = begin, *to = end;
+  *ms = 2 + fake.graph_ms * (float)(to->graphs - from->graphs) +
+        fake.kernel_ms * (float)(to->kernels - from->kernels);
+  return fake.elapsed_result;
 }
 
 static mgl_cu_result fake_module_load(void **module, const void *image) {
@@ -458,6 +469,7 @@ static uint32_t computed_as(const mgl_task *task) {
     case MGL_OP_ROUTER: return MGL_OP_QKV_PROJ;
     case MGL_OP_EXPERTS_UP: return MGL_OP_GATE_UP;
     case MGL_OP_EXPERTS_DOWN: return MGL_OP_LINEAR_ADD;
+    case MGL_OP_CUSTOM_UPDATE: return MGL_OP_CUSTOM;
     default: return task->type;
   }
 }
@@ -518,6 +530,9 @@ static void device_task(mgl_cuda_run *run, const mgl_ready_task *ready) {
     if (task->begin == 0) {
       fake_cuda_compute_rows(run, ready->info.iteration);
     }
+  } else if (task->type == MGL_OP_CUSTOM || task->type == MGL_OP_CUSTOM_UPDATE) {
+    fake_cuda_custom_task(&run->graphs[ready->info.graph].ops[task->op],
+                          &run->plans[ready->info.iteration & 1], task->begin, task->end);
   } else if (task->type == MGL_OP_NEXT_PLAN) {
     device_plan(run, ready->info.iteration);
   } else if (task->type == MGL_OP_SAMPLE && task->begin == 0) {
@@ -643,9 +658,11 @@ mgl_status fake_cuda_code(const mgl_cuda_device *device, const char *name,
                           mgl_error *err) {
   const char *image = "";
   (void)device, (void)kernel;
-  if (shape->custom != NULL) {
-    assert_string_equal(name, "kernels/cuda/custom.cu");
-    image = fake_cuda_custom_compile(shape->custom->name, shape->custom->text);
+  if (shape->custom != NULL && strcmp(name, "kernels/cuda/weights.cu") != 0) {
+    bool tasks = strcmp(shape->custom->name, MGL_CUDA_CUSTOM_DISPATCH) == 0;
+    assert_string_equal(name, tasks ? "kernels/cuda/megakernel.cu" : "kernels/cuda/custom.cu");
+    const char *compiled = fake_cuda_custom_compile(shape->custom->name, shape->custom->text);
+    image = tasks ? "" : compiled;
   }
   size_t bytes = strlen(image) + 1;
   *out = (mgl_cuda_code){.cubin = mgl_alloc(bytes), .bytes = bytes, .usage = {.registers = 168}};
@@ -669,7 +686,7 @@ mgl_cuda_device fake_cuda_device(void) {
   d->stream_destroy = fake_destroy;
   d->stream_query = fake_stream_query;
   d->event_create = fake_event_create;
-  d->event_destroy = fake_destroy;
+  d->event_destroy = fake_event_destroy;
   d->event_record = fake_event_record;
   d->event_synchronize = fake_destroy;
   d->event_elapsed = fake_event_elapsed;
@@ -693,5 +710,7 @@ mgl_cuda_device fake_cuda_device(void) {
   fake.hung = false;
   fake.capture_fails = false;
   fake.graph_bytes = 0;
+  fake.graph_ms = fake.kernel_ms = 0;
+  fake.elapsed_result = 0;
   return device;
 }

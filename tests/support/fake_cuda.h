@@ -51,6 +51,9 @@ typedef struct fake_cuda {
   mgl_cuda_run *run;
   // Of mode full.
   uint32_t graph_launches;
+  uint32_t loose_launches;             // of kernels outside of graphs
+  float graph_ms, kernel_ms;           // that such launches take between two events
+  mgl_cu_result elapsed_result;        // of asking for that
   uint32_t plan_launches;              // of the kernel that only plans
   uint32_t ordinal;                    // of the kernel that ran last
   uint32_t empty_iterations;           // that were queued for nothing

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "device/cuda/cuda_custom.h"
 #include "kernels/cuda/custom/custom_tiles.cuh"
 #include "support/fake_cuda_parts.h"
 
@@ -84,6 +85,41 @@ bool fake_cuda_is_custom(const char *kernel) {
   return strncmp(kernel, "custom ", 7) == 0;
 }
 
+static void note_launch(const fake_cuda_custom_launch *launch) {
+  if (fake_cuda_custom_launch_count < FAKE_CUDA_CUSTOM_LAUNCHES) {
+    fake_cuda_custom_launches[fake_cuda_custom_launch_count++] = *launch;
+  }
+}
+
+// Which function that is, the source of the dispatch says that the megakernel was compiled with.
+static size_t place_of_number(uint32_t number) {
+  char begin[64], name[64] = "";
+  const char *source = fake_cuda_custom_source(MGL_CUDA_CUSTOM_DISPATCH);
+  (void)snprintf(begin, sizeof begin, "    case %u: mgl_custom_%u::", number, number);
+  const char *at = source != NULL ? strstr(source, begin) : NULL;
+  assert_non_null(at);
+  (void)snprintf(name, sizeof name, "%.*s", (int)strcspn(at + strlen(begin), "("),
+                 at + strlen(begin));
+  return place_of_op(name);
+}
+
+void fake_cuda_custom_task(const mgl_cuda_op *op, const mgl_cuda_plan *plan, uint32_t begin,
+                           uint32_t end) {
+  const size_t i = place_of_number(op->k);
+  mgl_custom_launch launch;
+  megalith_custom_call call;
+  memcpy(&launch, op->weights, sizeof launch);
+  mgl_custom_set_plan(&launch, plan->token_count, plan->logit_row_count, plan->tokens,
+                      plan->positions);
+  assert_non_null(customs[i].body);
+  assert_ptr_equal(launch.output, op->out);
+  for (uint32_t row = begin; mgl_custom_rows(&launch, row, end, &call); row = call.end_row) {
+    customs[i].body(&call);
+  }
+  note_launch(
+      &(fake_cuda_custom_launch){customs[i].kernel + 7, 1, MGL_CUSTOM_THREADS, false, launch});
+}
+
 void fake_cuda_custom_run(const char *kernel, unsigned blocks, unsigned threads,
                           const mgl_custom_launch *launch, bool in_graph) {
   size_t i = place_of(kernel);
@@ -95,8 +131,5 @@ void fake_cuda_custom_run(const char *kernel, unsigned blocks, unsigned threads,
       customs[i].body(&call);
     }
   }
-  if (fake_cuda_custom_launch_count < FAKE_CUDA_CUSTOM_LAUNCHES) {
-    fake_cuda_custom_launches[fake_cuda_custom_launch_count++] =
-        (fake_cuda_custom_launch){kernel + 7, blocks, threads, in_graph, *launch};
-  }
+  note_launch(&(fake_cuda_custom_launch){kernel + 7, blocks, threads, in_graph, *launch});
 }

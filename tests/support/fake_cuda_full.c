@@ -66,6 +66,7 @@ static mgl_cu_result fake_launch_config(const mgl_cu_launch_config *config, void
   if (captured == NULL) {  // one by one
     fake.run = node.launch.run;
     fake_cuda_looks_left = 2;
+    fake.loose_launches++;
     fake_cuda_note_call(node.name, node.blocks, config->block_x, false);
     run_node(&node);
     return 0;

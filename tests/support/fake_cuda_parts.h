@@ -54,6 +54,9 @@ const char *fake_cuda_custom_kernel(const void *image);  // of a cubin; NULL: it
 bool fake_cuda_is_custom(const char *kernel);
 void fake_cuda_custom_run(const char *kernel, unsigned blocks, unsigned threads,
                           const mgl_custom_launch *launch, bool in_graph);
+// A task of the megakernel, rows [begin, end) of op's output.
+void fake_cuda_custom_task(const mgl_cuda_op *op, const mgl_cuda_plan *plan, uint32_t begin,
+                           uint32_t end);
 
 // Of fake_cuda_full.c: takes the launch of a plain kernel or a custom op into the graph that is
 // being captured; false: none is.

@@ -156,6 +156,64 @@ mgl_custom_launch mgl_cuda_custom_bind(const mgl_graph *program, const mgl_op *o
   return launch;
 }
 
+// --- in the megakernel ---------------------------------------------------------------------------
+
+mgl_custom_launch mgl_cuda_custom_bind_task(const mgl_graph *program, const mgl_op *op,
+                                            uint32_t tokens) {
+  const mgl_dim_values largest = {tokens, tokens, tokens};
+  mgl_custom_launch launch = mgl_cuda_custom_bind(program, op, &largest);
+  for (uint32_t i = 0; i < op->input_count; i++) {
+    const mgl_tensor *tensor = &program->tensors[op->inputs[i]];
+    if (tensor->placement == MGL_PLACE_INPUT) {  // no other passes mgl_fuse_ops_cuda
+      launch.of_plan[i] =
+          strcmp(tensor->name, "tokens") == 0 ? MGL_CUSTOM_OF_TOKENS : MGL_CUSTOM_OF_POSITIONS;
+    }
+  }
+  return launch;
+}
+
+// Whether an op before it has the same source.
+static bool is_again(const mgl_graph *program, size_t op) {
+  bool found = false;
+  for (size_t i = 0; i < op; i++) {
+    found = found || program->ops[i].custom == program->ops[op].custom;
+  }
+  return found;
+}
+
+uint32_t mgl_cuda_custom_number(const mgl_graph *program, uint32_t op) {
+  uint32_t number = 0;
+  for (uint32_t i = 0; i < op && program->ops[i].custom != program->ops[op].custom; i++) {
+    number += program->ops[i].custom != NULL && !is_again(program, i) ? 1 : 0;
+  }
+  return number;
+}
+
+void mgl_cuda_custom_text(const mgl_graph *program, mgl_text *out) {
+  if (mgl_cuda_custom_find(program) == NULL) {
+    return;
+  }
+  for (uint32_t i = 0; i < program->op_count; i++) {
+    const mgl_custom_op *custom = program->ops[i].custom;
+    if (custom != NULL && !is_again(program, i)) {
+      mgl_text_format(out, "namespace mgl_custom_%u {\n#line 1 \"%s\"\n%s\n}\n",
+                      mgl_cuda_custom_number(program, i), custom->name, custom->cuda_source);
+    }
+  }
+  mgl_text_format(out,
+                  "#line 1 \"%s\"\nstatic __device__ void %s(uint32_t number, "
+                  "const megalith_custom_call *call) {\n  switch (number) {\n",
+                  MGL_CUDA_CUSTOM_DISPATCH, MGL_CUDA_CUSTOM_DISPATCH);
+  for (uint32_t i = 0; i < program->op_count; i++) {
+    if (program->ops[i].custom != NULL && !is_again(program, i)) {
+      uint32_t number = mgl_cuda_custom_number(program, i);
+      mgl_text_format(out, "    case %u: mgl_custom_%u::%s(call); return;\n", number, number,
+                      program->ops[i].custom->name);
+    }
+  }
+  mgl_text_format(out, "    default: return;\n  }\n}\n");
+}
+
 mgl_status mgl_cuda_custom_launch(const mgl_cuda_customs *c, uint32_t op, mgl_custom_launch *launch,
                                   unsigned most_blocks, void *stream, mgl_error *err) {
   void *parameters[] = {launch};

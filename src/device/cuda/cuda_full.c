@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "device/cuda/cuda_faster.h"
 #include "device/cuda/cuda_program_parts.h"
 #include "device/cuda/cuda_variant.h"
 #include "device/debug_dump.h"
@@ -81,6 +82,7 @@ struct mgl_cuda_full {
   settings settings;
   bool logits_hide_plan;
   mgl_cuda_graph_counts counts;
+  mgl_cuda_faster faster;
   // Of the present launch.
   mgl_cuda_full_how how, mixed_how;
   uint64_t queued;  // iterations
@@ -200,6 +202,7 @@ void mgl_cuda_full_destroy(mgl_cuda_program *p) {
     return;
   }
   release_chains(p);
+  mgl_cuda_faster_release(&full->faster, driver);
   if (full->host_plan != NULL) {
     (void)driver->host_free(full->host_plan);
   }
@@ -505,16 +508,9 @@ static mgl_cuda_full_how how_of(const mgl_cuda_full *full, bool decodes) {
   return decodes ? full->how : full->mixed_how;
 }
 
-// Queues the next iteration, or the next MGL_CUDA_FULL_LONG.
-static mgl_status queue_graph(mgl_cuda_program *p, uint32_t tokens, mgl_cuda_full_how how,
-                              bool is_long, mgl_error *err) {
+static mgl_status queue_chain(mgl_cuda_program *p, const chain *c, graph_shape shape,
+                              uint32_t parity, mgl_error *err) {
   mgl_cuda_full *full = p->full;
-  graph_shape shape = {.graph = mgl_cuda_graph_for(tokens), .calm = is_long, .how = how};
-  shape.long_context = shape.graph == 0 && has_long_context(p);
-  uint32_t parity = (uint32_t)(full->queued % 2);
-  graph_kind kind = is_long ? GRAPH_LONG : parity == 0 ? GRAPH_EVEN : GRAPH_ODD;
-  const chain *c = NULL;
-  MGL_TRY(find_chain(p, shape, kind, &c, err));
   for (uint32_t i = 0; i < c->count; i++) {
     const part *of = &c->parts[i];
     if (of->graph != NULL) {
@@ -524,6 +520,33 @@ static mgl_status queue_graph(mgl_cuda_program *p, uint32_t tokens, mgl_cuda_ful
       MGL_TRY(launch_part(p, c->schedule, of, shape, parity, p->stream, err));
       full->counts.ops += of->last - of->first;
     }
+  }
+  return MGL_OK;
+}
+
+// Queues the next iteration, or the next MGL_CUDA_FULL_LONG.
+static mgl_status queue_graph(mgl_cuda_program *p, uint32_t tokens, mgl_cuda_full_how how,
+                              bool is_long, mgl_error *err) {
+  mgl_cuda_full *full = p->full;
+  const mgl_cuda_driver *driver = &p->device->driver;
+  graph_shape shape = {.graph = mgl_cuda_graph_for(tokens), .calm = is_long, .how = how};
+  shape.long_context = shape.graph == 0 && has_long_context(p);
+  uint32_t parity = (uint32_t)(full->queued % 2);
+  graph_kind kind = is_long ? GRAPH_LONG : parity == 0 ? GRAPH_EVEN : GRAPH_ODD;
+  const chain *c = NULL;
+  bool timed = false;
+  if (how == MGL_CUDA_FULL_FASTER) {
+    mgl_cuda_way way = MGL_CUDA_WAY_PIECES;
+    MGL_TRY(mgl_cuda_faster_take(&full->faster, driver, shape.graph, &way, &timed, err));
+    shape.how = way == MGL_CUDA_WAY_PIECES ? MGL_CUDA_FULL_PIECES : MGL_CUDA_FULL_LOOSE;
+  }
+  MGL_TRY(find_chain(p, shape, kind, &c, err));
+  if (timed) {
+    MGL_TRY(mgl_cuda_faster_begin(&full->faster, driver, p->stream, err));
+  }
+  MGL_TRY(queue_chain(p, c, shape, parity, err));
+  if (timed) {
+    MGL_TRY(mgl_cuda_faster_end(&full->faster, driver, p->stream, err));
   }
   full->queued += is_long ? MGL_CUDA_FULL_LONG : 1;
   full->counts.iterations += is_long ? MGL_CUDA_FULL_LONG : 1;
@@ -536,6 +559,10 @@ uint64_t mgl_cuda_full_ran(const mgl_cuda_program *p) {
 
 mgl_cuda_graph_counts mgl_cuda_full_count(const mgl_cuda_program *p) {
   return p->full != NULL ? p->full->counts : (mgl_cuda_graph_counts){0};
+}
+
+void mgl_cuda_full_faster(const mgl_cuda_program *p, uint32_t out[MGL_CUDA_WAYS]) {
+  mgl_cuda_faster_count(p->full != NULL ? &p->full->faster : &(mgl_cuda_faster){0}, out);
 }
 
 // Queues a turn of the planner. Iterations that were queued behind the last plan were of nothing:

@@ -12,7 +12,8 @@
 // was nothing to plan, a kernel that only plans is queued when requests have come.
 // The same launches also run without graphs, and in pieces: attention by itself, and a graph for
 // what lies between (mgl_cuda_full_how). Iterations that only decode may run otherwise than all
-// others: the word says which the plan is.
+// others: the word says which the plan is. Where pieces are not what was asked for by itself, but
+// the others' half of FULL_AND_PIECEWISE, iterations take the faster way (cuda_faster.h).
 //   Rejected: to foresee plans on the host. A stop token makes room for another prompt, and then
 // the plan may need a larger graph than foreseen.
 #ifndef MGL_DEVICE_CUDA_CUDA_FULL_H
@@ -23,6 +24,7 @@
 
 #include "base/status.h"
 #include "device/cuda/cuda_capture.h"
+#include "device/cuda/cuda_faster.h"
 
 enum { MGL_CUDA_FULL_LONG = 16 };  // even: the first iteration of a long graph reads plan 0
 
@@ -36,11 +38,15 @@ typedef enum mgl_cuda_full_how {
   MGL_CUDA_FULL_PIECES,  // L + 1 graphs and L launches of attention
   MGL_CUDA_FULL_LOOSE,   // kernels one by one
   MGL_CUDA_FULL_HOWS,
+  MGL_CUDA_FULL_FASTER = MGL_CUDA_FULL_HOWS,  // PIECES or LOOSE, by the iteration's size
 } mgl_cuda_full_how;
 
 mgl_cuda_graph_counts mgl_cuda_full_count(const struct mgl_cuda_program *p);
 // Hash of the schedule of the latest iteration of mode full in this launch; 0: there was none.
 uint64_t mgl_cuda_full_ran(const struct mgl_cuda_program *p);
+
+// How many sizes of iterations have been found faster either way.
+void mgl_cuda_full_faster(const struct mgl_cuda_program *p, uint32_t out[MGL_CUDA_WAYS]);
 
 // Before a launch, when the program's image of its state is complete. The first time it compiles
 // (or finds) the kernels. single: one iteration, whatever its plan says.

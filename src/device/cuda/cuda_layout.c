@@ -9,6 +9,7 @@
 #include "model/config.h"
 #include "task/protocol_check.h"
 #include "task/tile.h"
+#include "twin/custom_call.h"
 
 enum { ITERATIONS = 1 << 16 };  // that are timed: 512 KiB
 
@@ -77,6 +78,14 @@ static mgl_status find_experts(const mgl_graph *program, mgl_cuda_experts *out, 
 
 bool mgl_cuda_makes_logits(const mgl_op *op) {
   return op->kind == MGL_OP_LOGITS || op->kind == MGL_OP_ALL_GATHER;
+}
+
+uint32_t mgl_cuda_customs_before(const mgl_graph *program, size_t end) {
+  uint32_t count = 0;
+  for (size_t i = 0; i < end; i++) {
+    count += program->ops[i].custom != NULL ? 1 : 0;
+  }
+  return count;
 }
 
 mgl_status mgl_cuda_model_of(const mgl_graph *program, mgl_cuda_model *out, mgl_error *err) {
@@ -254,6 +263,9 @@ static void lay_out_graph(const mgl_graph *program, const mgl_task_graph *graph,
   out->steps = take(layout, kind, (list + jit) * sizeof(mgl_cuda_step));
   out->step_start = take(layout, kind, starts * sizeof(uint32_t));
   out->ops = take(layout, kind, program->op_count * sizeof(mgl_cuda_op));
+  out->customs =
+      take(layout, kind,
+           mgl_cuda_customs_before(program, program->op_count) * sizeof(mgl_custom_launch));
 }
 
 static void lay_out_state(const mgl_cuda_model *model, const mgl_cuda_sizes *sizes,

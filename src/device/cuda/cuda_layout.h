@@ -57,6 +57,9 @@ typedef struct mgl_cuda_model {
 // Whether an op writes logits: of one rank, or those of all.
 bool mgl_cuda_makes_logits(const mgl_op *op);
 
+// How many of the ops [0, end) are custom ones.
+uint32_t mgl_cuda_customs_before(const mgl_graph *program, size_t end);
+
 // Reads the model off a program that mgl_fuse_ops_cuda made, which has checked all but that layers
 // are alike.
 mgl_status mgl_cuda_model_of(const mgl_graph *program, mgl_cuda_model *out, mgl_error *err);
@@ -90,6 +93,7 @@ typedef struct mgl_cuda_sizes {
 // Offsets in MGL_CUDA_MEMORY_DESCRIPTORS.
 typedef struct mgl_cuda_graph_layout {
   uint64_t tasks, events, aot_start, aot_tasks, jit_tasks, jit_below, steps, step_start, ops;
+  uint64_t customs;  // mgl_custom_launch of each custom op
 } mgl_cuda_graph_layout;
 
 // Offsets in MGL_CUDA_MEMORY_STATE. What every launch uploads comes first; plans[1] ends it, of

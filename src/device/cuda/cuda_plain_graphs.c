@@ -164,9 +164,14 @@ static uint32_t rows_of(const mgl_cuda_plain_graphs *g, uint32_t tokens) {
 
 // Everything once without graphs, so that the driver has loaded all kernels; then all sizes,
 // largest first.
-static mgl_status capture_all(mgl_cuda_plain_graphs *g, mgl_graph_mode mode, mgl_error *err) {
+static mgl_status capture_all(mgl_cuda_plain_graphs *g, mgl_graph_mode mode,
+                              const mgl_weights_progress *progress, mgl_error *err) {
   const mgl_graph_mode kinds[2] = {mgl_graph_mode_decode(mode), mgl_graph_mode_mixed(mode)};
   const graph_set *unused = NULL;
+  uint64_t done = 0, total = 0;
+  for (int kind = 0; kind < 2; kind++) {
+    total += kinds[kind] != MGL_GRAPHS_NONE ? g->sizes.count : 0;
+  }
   uint32_t largest = g->sizes.items[g->sizes.count - 1];
   const mgl_dim_values values = {largest, rows_of(g, largest), largest};
   MGL_TRY(mgl_cuda_plain_stage(g->plain, NULL, &values, err));
@@ -176,12 +181,17 @@ static mgl_status capture_all(mgl_cuda_plain_graphs *g, mgl_graph_mode mode, mgl
     for (uint32_t i = g->sizes.count; i-- > 0 && kinds[kind] != MGL_GRAPHS_NONE;) {
       uint32_t size = g->sizes.items[i];
       MGL_TRY(find_set(g, kinds[kind], size, rows_of(g, size), &unused, err));
+      done++;
+      if (progress->report != NULL) {
+        progress->report(progress->context, done, total);
+      }
     }
   }
   return MGL_OK;
 }
 
 mgl_status mgl_cuda_plain_graphs_create(mgl_cuda_plain *plain, const mgl_compilation *c,
+                                        const mgl_weights_progress *progress,
                                         mgl_cuda_plain_graphs **out, mgl_error *err) {
   *out = NULL;
   mgl_cuda_plain_graphs *g = mgl_alloc_zeroed(1, sizeof *g);
@@ -199,7 +209,7 @@ mgl_status mgl_cuda_plain_graphs_create(mgl_cuda_plain *plain, const mgl_compila
   }
   if (status == MGL_OK && c != NULL && c->graph_mode != MGL_GRAPHS_NONE &&
       c->graph_mode != MGL_GRAPHS_MEGA) {
-    status = capture_all(g, c->graph_mode, err);
+    status = capture_all(g, c->graph_mode, progress, err);
   }
   if (status != MGL_OK) {
     mgl_cuda_plain_graphs_destroy(g);

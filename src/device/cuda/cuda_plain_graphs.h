@@ -16,6 +16,7 @@
 
 #include "base/status.h"
 #include "batch/plan.h"
+#include "device/build.h"
 #include "device/compilation.h"
 #include "device/cuda/cuda_capture.h"
 #include "device/cuda/cuda_plain.h"
@@ -25,7 +26,9 @@ enum { MGL_PLAIN_GRAPH_TOKENS = 64 };  // of the largest size, where nobody says
 typedef struct mgl_cuda_plain_graphs mgl_cuda_plain_graphs;
 
 // `plain` outlives *out. compilation: NULL, the usual one, which captures nothing beforehand.
+// progress: of what is captured; it is called in here only.
 mgl_status mgl_cuda_plain_graphs_create(mgl_cuda_plain *plain, const mgl_compilation *compilation,
+                                        const mgl_weights_progress *progress,
                                         mgl_cuda_plain_graphs **out, mgl_error *err);
 void mgl_cuda_plain_graphs_destroy(mgl_cuda_plain_graphs *graphs);  // NULL is fine
 

@@ -3,11 +3,11 @@
 #include "device/cuda/cuda_program.h"
 
 #include <stdio.h>
-
 #include <string.h>
 
 #include "base/alloc.h"
 #include "device/cuda/cuda_ceiling.h"
+#include "device/cuda/cuda_custom.h"
 #include "device/cuda/cuda_program_parts.h"
 #include "device/debug_dump.h"
 #include "lower/schedule.h"
@@ -181,12 +181,24 @@ mgl_status mgl_cuda_load_modules(mgl_cuda_program *p, const mgl_cuda_module *mod
                           .ranks = p->build.ranks};
   mgl_cuda_code_function *get = p->get_code;
   mgl_cuda_code_wish wishes[MGL_CUDA_MAX_CODES];
-  mgl_status status = MGL_OK;
+  mgl_text text = {0};
+  mgl_cuda_custom_text(p->program, &text);
+  mgl_status status = mgl_text_check(&text, err);
+  const mgl_cuda_source customs = {.name = MGL_CUDA_CUSTOM_DISPATCH, .text = text.data};
+  shape.custom = text.data != NULL ? &customs : NULL;
   for (size_t i = 0; i < count; i++) {
     wishes[i] = (mgl_cuda_code_wish){.name = modules[i].name, .kernel = modules[i].kernel};
   }
-  MGL_TRY(mgl_cuda_code_get_all(p->device, &shape, get != NULL ? get : mgl_cuda_code_get, wishes,
-                                count, err));
+  if (status == MGL_OK) {
+    status = mgl_cuda_code_get_all(p->device, &shape, get != NULL ? get : mgl_cuda_code_get, wishes,
+                                   count, err);
+  }
+  mgl_text_free(&text);
+  if (status != MGL_OK && shape.custom != NULL) {  // most likely their author's error
+    status = status == MGL_ERR_INTERNAL ? MGL_ERR_ARGUMENT : status;
+    mgl_error_prefix(err, "with custom ops");
+  }
+  MGL_TRY(status);
   for (size_t i = 0; i < count; i++) {
     if (status == MGL_OK) {
       status = load_module(p, &wishes[i].code, modules[i].module, modules[i].usage, err);
@@ -337,6 +349,19 @@ static mgl_status copy_descriptors(mgl_cuda_program *p, uint64_t offset, const v
   return MGL_OK;
 }
 
+static mgl_status upload_customs(mgl_cuda_program *p, uint32_t idx, mgl_error *err) {
+  const mgl_cuda_addresses addresses = {p->program, &p->layout, p->memory, p->sizes.logit_rows};
+  uint64_t at = p->layout.graphs[idx].customs;
+  for (uint32_t i = 0; i < p->program->op_count; i++) {
+    if (p->program->ops[i].custom != NULL) {
+      mgl_custom_launch launch = mgl_cuda_bind_custom(&addresses, idx, p->graphs[idx]->tokens, i);
+      MGL_TRY(copy_descriptors(p, at, &launch, sizeof launch, err));
+      at += sizeof launch;
+    }
+  }
+  return MGL_OK;
+}
+
 static mgl_status upload_bound(mgl_cuda_program *p, uint32_t idx, mgl_cuda_op *ops,
                                const mgl_cuda_lists *lists, mgl_error *err) {
   const mgl_task_graph *graph = p->graphs[idx];
@@ -354,6 +379,7 @@ static mgl_status upload_bound(mgl_cuda_program *p, uint32_t idx, mgl_cuda_op *o
   size_t jit_count = mgl_protocol_jit_tasks(graph, NULL);
   size_t starts = graph->worker_count + (size_t)1;
   MGL_TRY(copy_descriptors(p, at->ops, ops, p->program->op_count * sizeof *ops, err));
+  MGL_TRY(upload_customs(p, idx, err));
   MGL_TRY(copy_descriptors(p, at->steps, lists->steps, (count + jit_count) * sizeof *lists->steps,
                            err));
   MGL_TRY(copy_descriptors(p, at->step_start, lists->step_start, starts * sizeof(uint32_t), err));

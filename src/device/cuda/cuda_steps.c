@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "device/cuda/cuda_custom.h"
 #include "lower/packed.h"
 #include "lower/schedule.h"
 #include "task/protocol_check.h"
@@ -117,11 +118,50 @@ mgl_cuda_op mgl_cuda_size_op(const mgl_graph *program, uint32_t tokens, uint32_t
                      .eps = (float)op->attrs[MGL_ATTR_EPS],
                      .scale = (float)op->attrs[MGL_ATTR_SCALE],
                      .tokens = tokens};
+  if (op->custom != NULL) {
+    out.kind = MGL_OP_CUSTOM;  // in place or not
+  }
   set_tiles(&out, tokens);
   if (mgl_op_kind_is_linear((uint32_t)op->kind)) {
     bool few = op->kind == MGL_OP_LOGITS && logit_rows < tokens;
     size_linear(program, few ? logit_rows : tokens, op, &out);
   }
+  return out;
+}
+
+// Whether an op's output is what sample reads.
+static bool is_sampled(const mgl_graph *program, const mgl_op *op) {
+  for (size_t i = 0; i < program->op_count; i++) {
+    if (program->ops[i].kind == MGL_OP_SAMPLE && program->ops[i].inputs[0] == op->output) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static void bind_custom(const mgl_cuda_addresses *a, uint32_t graph, uint32_t op_idx,
+                        mgl_cuda_op *out) {
+  const mgl_op *op = &a->program->ops[op_idx];
+  out->k = mgl_cuda_custom_number(a->program, op_idx);
+  out->flags = is_sampled(a->program, op) ? MGL_CUDA_CUSTOM_LOGITS : 0;
+  out->weights =
+      mgl_cuda_pointer(a->base[MGL_CUDA_MEMORY_DESCRIPTORS] + a->layout->graphs[graph].customs +
+                       mgl_cuda_customs_before(a->program, op_idx) * sizeof(mgl_custom_launch));
+}
+
+mgl_custom_launch mgl_cuda_bind_custom(const mgl_cuda_addresses *a, uint32_t graph, uint32_t tokens,
+                                       uint32_t op_idx) {
+  const mgl_op *op = &a->program->ops[op_idx];
+  mgl_custom_launch out = mgl_cuda_custom_bind_task(a->program, op, tokens);
+  for (uint32_t i = 0; i < op->input_count; i++) {
+    const uint32_t tensor = op->inputs[i];
+    if (a->program->tensors[tensor].placement == MGL_PLACE_ACTIVATION) {
+      out.inputs[i] = mgl_cuda_pointer(mgl_cuda_activation(a, graph, tensor));
+    } else if (a->program->tensors[tensor].placement == MGL_PLACE_WEIGHT) {
+      out.inputs[i] = norm_of(a, op, i);
+    }
+  }
+  out.output = mgl_cuda_pointer(mgl_cuda_activation(a, graph, op->output));
   return out;
 }
 
@@ -147,6 +187,8 @@ mgl_cuda_op mgl_cuda_bind_op(const mgl_cuda_addresses *a, uint32_t graph, uint32
       out.angles = vector_at(a, a->layout->extras[op_idx]);
       break;
     case MGL_OP_ALL_GATHER: bind_x(a, graph, op, 0, &out); break;
+    case MGL_OP_CUSTOM:
+    case MGL_OP_CUSTOM_UPDATE: bind_custom(a, graph, op_idx, &out); break;
     case MGL_OP_SAMPLE:
       bind_x(a, graph, op, 0, &out);
       out.k = out.x_stride;

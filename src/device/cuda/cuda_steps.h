@@ -10,6 +10,7 @@
 #include "device/cuda/cuda_driver.h"
 #include "device/cuda/cuda_layout.h"
 #include "graph/graph.h"
+#include "twin/custom_call.h"
 #include "twin/device_run.h"
 #include "twin/task.h"
 
@@ -25,6 +26,10 @@ typedef struct mgl_cuda_addresses {
 static inline void *mgl_cuda_pointer(mgl_cu_ptr address) {
   return (void *)(uintptr_t)address;
 }
+
+// What the tasks of a custom op get in a graph (mgl_cuda_op.weights of that one points to it).
+mgl_custom_launch mgl_cuda_bind_custom(const mgl_cuda_addresses *a, uint32_t graph, uint32_t tokens,
+                                       uint32_t op_idx);
 
 // True if MGL_CUDA_UNITS_APART holds for attend op `op` of a graph.
 bool mgl_cuda_units_are_apart(const mgl_task_graph *graph, uint32_t op);

@@ -9,6 +9,7 @@
 #include "kernels/cuda/common/experts.cuh"
 #include "kernels/cuda/common/trace.cuh"
 #include "kernels/cuda/common/worker.cuh"
+#include "kernels/cuda/custom/tasks_custom.cuh"
 #include "kernels/cuda/linear/tasks_experts.cuh"
 #include "kernels/cuda/linear/tasks_linear.cuh"
 #include "kernels/cuda/linear/tasks_linear_coded.cuh"

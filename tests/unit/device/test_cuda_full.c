@@ -148,8 +148,8 @@ static const struct {
   mgl_cuda_full_how how, mixed_how;
 } hows[] = {{MGL_CUDA_FULL_PIECES, MGL_CUDA_FULL_PIECES},
             {MGL_CUDA_FULL_LOOSE, MGL_CUDA_FULL_LOOSE},
-            {MGL_CUDA_FULL_WHOLE, MGL_CUDA_FULL_LOOSE},    // FULL_DECODE_ONLY
-            {MGL_CUDA_FULL_WHOLE, MGL_CUDA_FULL_PIECES}};  // FULL_AND_PIECEWISE
+            {MGL_CUDA_FULL_WHOLE, MGL_CUDA_FULL_LOOSE},  // FULL_DECODE_ONLY
+            {MGL_CUDA_FULL_WHOLE, MGL_CUDA_FULL_PIECES}};
 enum { HOWS = sizeof hows / sizeof *hows };
 
 // Iterations of each kind by what they may be launched by.
@@ -209,6 +209,46 @@ static void pieces_and_single_kernels_do_the_same(void **state) {
   assert_true(decode > 20 && mixed > 20);
   mgl_cuda_program_destroy(program);
   assert_int_equal(fake.live, 0);
+}
+
+// Where graphs are dear, mixed iterations of a size go kernel by kernel once both ways were measured
+// in turn; where kernels are, in pieces; and where time is not told, in pieces all the time.
+static void the_faster_way_is_found_and_taken(void **state) {
+  (void)state;
+  enum { CHUNKS = 30, CHUNK = 4 };
+  static const struct {
+    float graph_ms, kernel_ms;
+    mgl_cu_result result;
+    uint32_t pieces;                // iterations of CHUNKS
+    uint32_t sizes[MGL_CUDA_WAYS];  // that are decided
+  } cases[] = {{3, 1, 0, CHUNKS - MGL_CUDA_FASTER_RUNS, {1, 0}},
+               {9, 1, 0, MGL_CUDA_FASTER_RUNS, {0, 1}},
+               {9, 1, MGL_CU_NOT_READY, CHUNKS, {0, 0}},
+               {9, 1, 1, CHUNKS, {0, 0}}};
+  int32_t prompt[CHUNK * CHUNKS + 1] = {0};
+  const mgl_cuda_request request = {
+      .prompt = prompt, .prompt_count = CHUNK * CHUNKS, .max_new_tokens = 20};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    mgl_cuda_device device = fake_cuda_device();
+    mgl_cuda_program *program = make(&device);
+    uint32_t sizes[MGL_CUDA_WAYS];
+    fake.graph_ms = cases[i].graph_ms;
+    fake.kernel_ms = cases[i].kernel_ms;
+    fake.elapsed_result = cases[i].result;
+    fake_cuda_calls_clear();
+    (void)run_job_by(
+        program,
+        (mgl_cuda_generate){.requests = &request, .request_count = 1, .chunk_tokens = CHUNK}, true,
+        MGL_CUDA_FULL_WHOLE, MGL_CUDA_FULL_FASTER);
+    const launched calls = count_launches();
+    assert_int_equal(fake.mixed_iterations, CHUNKS);
+    assert_int_equal(calls.attends, LAYERS * CHUNKS);
+    assert_int_equal(calls.others, (STEPS - LAYERS) * (CHUNKS - cases[i].pieces));
+    mgl_cuda_full_faster(program, sizes);
+    assert_memory_equal(sizes, cases[i].sizes, sizeof sizes);
+    mgl_cuda_program_destroy(program);
+    assert_int_equal(fake.live, 0);
+  }
 }
 
 // What was captured lies in a folder as DOT, and the memory that it took is counted.
@@ -469,6 +509,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(jobs_are_those_of_mode_mega),
       cmocka_unit_test(pieces_and_single_kernels_do_the_same),
+      cmocka_unit_test(the_faster_way_is_found_and_taken),
       cmocka_unit_test(what_was_captured_is_dumped_and_counted),
       cmocka_unit_test(preempted_requests_get_their_graphs),
       cmocka_unit_test(nothing_is_queued_in_vain),

@@ -1,7 +1,7 @@
 // Custom ops on the fake GPU: every mode that runs there gives the same bits and, for an op that
 // does what a built-in one does, that op's; each launch has the grid of its tile rule, the op's
-// types, attributes and tensors, and its place among the others. In the megakernel they are refused
-// with the reason. (test_cuda_custom_code.c compiles sources.)
+// types, attributes and tensors, and its place among the others. In the megakernel they are tasks.
+// (test_cuda_custom_code.c compiles sources.)
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,6 +14,7 @@
 
 #include "base/alloc.h"
 #include "device/compilation.h"
+#include "device/cuda/cuda_custom.h"
 #include "engine/runner.h"
 #include "graph/custom_op.h"
 #include "support/fake_cuda.h"
@@ -23,6 +24,7 @@
 #include "unit/engine/program_text.h"
 
 enum { VOCAB = 300, WIDTH = 96, CONTEXT = 64, SEQUENCES = 14, TOKENS = 40, LAYERS = 2 };
+enum { FUSED_VOCAB = 512 };
 enum { ADD_ROWS = 3, SCALE_ROWS = 16, CAP_ROWS = 1 };
 
 // --- three ops, as a GPU would compute them ------------------------------------------------------
@@ -60,6 +62,16 @@ static void my_cap(const megalith_custom_call *call) {
   }
 }
 
+// Adds its column to each logit.
+static void my_lift(const megalith_custom_call *call) {
+  const uint32_t columns = call->output_type->dims[1];
+  const float *x = call->inputs[0];
+  float *out = call->output;
+  for (size_t i = (size_t)call->first_row * columns; i < (size_t)call->end_row * columns; i++) {
+    out[i] = x[i] + (float)(i % columns);
+  }
+}
+
 static void run_nothing(const mgl_custom_op *op, const mgl_custom_call *call) {
   (void)op, (void)call;
   fail_msg("the CPU's function was called for a GPU");
@@ -88,6 +100,17 @@ static int register_ops(void **state) {
        .run = run_nothing,
        .cuda_source = (char *)(uintptr_t) "source of my_cap",
        .cuda_tile_rows = CAP_ROWS},
+      {.name = "my_lift",
+       .input_count = 1,
+       .run = run_nothing,
+       .cuda_source = (char *)(uintptr_t) "source of my_lift",
+       .cuda_tile_rows = 2},
+      {.name = "my_pick",
+       .input_count = 2,
+       .run = run_nothing,
+       .cuda_source = (char *)(uintptr_t) "source of my_pick",
+       .cuda_tile_rows = 2},
+      {.name = "my_host", .input_count = 1, .run = run_nothing},
   };
   for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
     MUST(mgl_custom_op_register(&ops[i], &err));
@@ -95,6 +118,7 @@ static int register_ops(void **state) {
   fake_cuda_custom_set("my_add", my_add);
   fake_cuda_custom_set("my_scale", my_scale);
   fake_cuda_custom_set("my_cap", my_cap);
+  fake_cuda_custom_set("my_lift", my_lift);
   return 0;
 }
 
@@ -102,10 +126,9 @@ static int register_ops(void **state) {
 
 static mgl_cuda_device device;
 
-static mgl_status try_runner(const char *program, const char *json, mgl_runner **out,
-                             mgl_error *error) {
+static mgl_status try_runner_of(const mgl_model_folder *folder, const char *program,
+                                const char *json, mgl_runner **out, mgl_error *error) {
   static mgl_compilation c;
-  const mgl_model_folder folder = {.config = small_config(MGL_FAMILY_QWEN3)};
   device = fake_cuda_device();
   const mgl_cuda_options cuda = {.device = &device, .get_code = fake_cuda_code};
   mgl_compilation_init(&c);
@@ -120,7 +143,13 @@ static mgl_status try_runner(const char *program, const char *json, mgl_runner *
                            .program = program,
                            .compilation = &c,
                            .cuda = &cuda};
-  return mgl_runner_create(&folder, &build, out, error);
+  return mgl_runner_create(folder, &build, out, error);
+}
+
+static mgl_status try_runner(const char *program, const char *json, mgl_runner **out,
+                             mgl_error *error) {
+  const mgl_model_folder folder = {.config = small_config(MGL_FAMILY_QWEN3)};
+  return try_runner_of(&folder, program, json, out, error);
 }
 
 static mgl_runner *make_runner(const char *program, const char *json) {
@@ -350,21 +379,132 @@ static void sources_are_compiled_once(void **state) {
 
 // --- the megakernel ------------------------------------------------------------------------------
 
-static void the_megakernel_refuses_them_with_the_reason(void **state) {
-  (void)state;
-  const mgl_config config = small_config(MGL_FAMILY_QWEN3);
-  char *program = changed_text(&config, false);
+// The model's program with my_scale before its last norm and, behind its logits, `caps`, which ends
+// with "logits = ..."; freed by the caller.
+static char *scaled_text(const char *caps) {
+  mgl_config config = small_config(MGL_FAMILY_QWEN3);
+  config.vocab_size = FUSED_VOCAB;
+  char *text = text_of_model(&config), scaled[300];
+  size_t at = 0;
+  replace(text, TEXT_BYTES, &at, "weight ", "weight my.gain bf16[96]\nweight ");
+  at = 0;
+  replace(text, TEXT_BYTES, &at, "\nlogits = ", "\nraw = ");
+  replace(text, TEXT_BYTES, &at, "\noutput", caps);
+  const char *norm = strstr(text, ", model.norm.weight, logit_rows)"), *x = norm, *line = norm;
+  assert_non_null(norm);
+  while (x[-1] != '(') {
+    x--;
+  }
+  while (line[-1] != '\n') {
+    line--;
+  }
+  char old[160];
+  (void)snprintf(old, sizeof old, "rmsnorm(%.*s, model.norm", (int)(norm - x), x);
+  (void)snprintf(scaled, sizeof scaled,
+                 "\nscaled = my_scale(%.*s, my.gain, positions) slope=0.001 : f32[T,96]\n",
+                 (int)(norm - x), x);
+  at = (size_t)(line - text) - 1;
+  replace(text, TEXT_BYTES, &at, "\n", scaled);
+  replace(text, TEXT_BYTES, &at, old, "rmsnorm(scaled, model.norm");
+  return text;
+}
+
+static mgl_runner *make_mega(const char *program, const char *json) {
+  mgl_model_folder folder = {.config = small_config(MGL_FAMILY_QWEN3)};
   mgl_runner *runner = NULL;
-  mgl_error err = {0};
-  assert_int_equal(try_runner(program, "{\"graph_mode\": \"MEGA\"}", &runner, &err),
-                   MGL_ERR_UNSUPPORTED);
-  assert_non_null(strstr(err.text, "custom op my_add"));
-  assert_non_null(strstr(err.text, "tasks of the megakernel share registers, shared memory and"));
-  // Where nobody insists, it runs otherwise, and says so.
-  runner = make_runner(program, "{\"preset\": \"fastest\"}");
+  folder.config.vocab_size = FUSED_VOCAB;
+  MUST(try_runner_of(&folder, program, json, &runner, &err));
+  return runner;
+}
+
+// (The fake device's logits are zeros.)
+static void in_the_megakernel_they_are_tasks(void **state) {
+  (void)state;
+  char *program = scaled_text(
+      "\nadded = my_add(raw, raw) : f32[L,512]\nlogits = my_lift(added) : f32[L,512]\noutput");
+  mgl_runner *runner = make_mega(program, "{\"graph_mode\": \"MEGA\"}");
+  plan_feed *f = plan_feed_create(mgl_runner_limits(runner), FUSED_VOCAB, SEQUENCES, CONTEXT);
+  assert_int_equal(mgl_runner_usual_mode(runner), MGL_MODE_MEGA);
+  for (uint32_t i = 0; i < STEPS; i++) {
+    mgl_logits logits = {0};
+    uint32_t rows[3] = {0};
+    plan_feed_fill(f, &steps[i]);
+    fake_cuda_calls_clear();
+    MUST(mgl_runner_run(runner, MGL_MODE_MEGA, f->plan, &logits, &err));
+    const uint32_t tokens = f->plan->token_count, wanted = f->plan->logit_row_count;
+    for (uint32_t at = 0; at < fake_cuda_custom_launch_count; at++) {
+      const fake_cuda_custom_launch *l = &fake_cuda_custom_launches[at];
+      const bool scales = strcmp(l->name, "my_scale") == 0;
+      rows[scales ? 0 : strcmp(l->name, "my_add") == 0 ? 1 : 2]++;
+      assert_int_equal(l->launch.rows, scales ? tokens : wanted);
+      check_type(&l->launch.output_type, MEGALITH_F32,
+                 scales ? MEGALITH_ROWS_TOKENS : MEGALITH_ROWS_LOGITS, 2, scales ? tokens : wanted,
+                 scales ? WIDTH : FUSED_VOCAB);
+      if (scales) {
+        const uint32_t *positions = l->launch.inputs[2];
+        check_type(&l->launch.input_types[2], MEGALITH_I32, MEGALITH_ROWS_TOKENS, 1, tokens, 0);
+        check_type(&l->launch.input_types[1], MEGALITH_F32, MEGALITH_ROWS_FIXED, 1, WIDTH, 0);
+        assert_int_equal(positions[0], f->plan->positions[0]);
+        assert_true(l->launch.attributes[0] == 0.001);
+      } else if (strcmp(l->name, "my_add") == 0) {
+        assert_ptr_equal(l->launch.output, l->launch.inputs[0]);  // in place
+      }
+    }
+    assert_true(rows[0] > 0 && rows[1] > 0 && rows[2] > 0);
+    for (uint32_t at = 0; at < wanted * FUSED_VOCAB; at++) {
+      assert_true(logits.rows[at] == (float)(at % FUSED_VOCAB));
+    }
+  }
+  // One source each, in the order of the program, and one compilation.
+  const char *source = fake_cuda_custom_source(MGL_CUDA_CUSTOM_DISPATCH);
+  assert_non_null(strstr(source, "namespace mgl_custom_0 {\n#line 1 \"my_scale\"\nsource of"));
+  assert_non_null(strstr(source, "case 2: mgl_custom_2::my_lift(call); return;"));
+  plan_feed_destroy(f);
+  mgl_runner_destroy(runner);
+  assert_int_equal(fake.live, 0);
+  // Other modes have no fused kernels for them; mega is the usual one.
+  runner = make_mega(program, "{}");
+  assert_int_equal(mgl_runner_usual_mode(runner), MGL_MODE_MEGA);
+  mgl_runner_destroy(runner);
+  runner = make_mega(program, "{\"graph_mode\": \"FULL\"}");
   assert_int_equal(mgl_runner_usual_mode(runner), MGL_MODE_FULL);
   assert_non_null(strstr(mgl_runner_note(runner), "mode full runs the model by plain kernels"));
-  assert_non_null(strstr(mgl_runner_note(runner), "custom op my_add"));
+  mgl_runner_destroy(runner);
+  free(program);
+}
+
+// What no task can compute is refused with the reason where the megakernel is asked for by name,
+// and runs otherwise where nobody insists.
+static void what_no_task_computes_is_refused(void **state) {
+  (void)state;
+  static const struct {
+    const char *caps, *message;
+  } cases[] = {{"\nlogits = my_pick(raw, logit_rows) : f32[L,512]\noutput",
+                "custom op my_pick (\"logits\"): in the megakernel expected activations, weights "
+                "of one dim, "
+                "tokens and positions as its inputs, found \"logit_rows\""},
+               {"\nlogits = my_host(raw) : f32[L,512]\noutput",
+                "custom op my_host (\"logits\"): it has no CUDA source"}};
+  mgl_model_folder folder = {.config = small_config(MGL_FAMILY_QWEN3)};
+  folder.config.vocab_size = FUSED_VOCAB;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char *program = scaled_text(cases[i].caps);
+    mgl_runner *runner = NULL;
+    mgl_error err = {0};
+    assert_int_equal(try_runner_of(&folder, program, "{\"graph_mode\": \"MEGA\"}", &runner, &err),
+                     MGL_ERR_UNSUPPORTED);
+    if (strstr(err.text, cases[i].message) == NULL) {
+      fail_msg("expected \"%s\", found \"%s\"", cases[i].message, err.text);
+    }
+    assert_int_equal(fake.live, 0);
+    free(program);
+  }
+  char *program = scaled_text(cases[0].caps);
+  mgl_runner *runner = NULL;
+  MUST(try_runner_of(&folder, program, "{\"preset\": \"fastest\"}", &runner, &err));
+  assert_int_equal(mgl_runner_usual_mode(runner), MGL_MODE_FULL);
+  assert_non_null(strstr(mgl_runner_note(runner), "mode full runs the model by plain kernels"));
+  assert_non_null(strstr(mgl_runner_note(runner), "custom op my_pick"));
   mgl_runner_destroy(runner);
   assert_int_equal(fake.live, 0);
   free(program);
@@ -432,7 +572,8 @@ int main(void) {
       cmocka_unit_test(launches_have_the_ops_grid_arguments_and_order),
       cmocka_unit_test(many_tiles_share_the_blocks),
       cmocka_unit_test(sources_are_compiled_once),
-      cmocka_unit_test(the_megakernel_refuses_them_with_the_reason),
+      cmocka_unit_test(in_the_megakernel_they_are_tasks),
+      cmocka_unit_test(what_no_task_computes_is_refused),
       cmocka_unit_test(a_source_that_does_not_compile_is_refused),
   };
   return cmocka_run_group_tests(tests, register_ops, NULL);

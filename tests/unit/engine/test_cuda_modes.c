@@ -42,6 +42,19 @@ static mgl_config config_of(void) {
   return config;
 }
 
+// What is told while sizes are captured.
+typedef struct told {
+  uint64_t calls, done, total;
+} told;
+
+static told captures;
+
+static void tell(void *context, uint64_t done, uint64_t total) {
+  told *t = context;
+  assert_true(done > t->done && done <= total);
+  *t = (told){t->calls + 1, done, total};
+}
+
 static mgl_runner *make_runner(const char *json) {
   static mgl_compilation c;
   const mgl_model_folder folder = {.config = config_of()};
@@ -57,7 +70,9 @@ static mgl_runner *make_runner(const char *json) {
                            .weights = MGL_WEIGHTS_DUMMY,
                            .seed = 5,
                            .compilation = &c,
+                           .captures = {.report = tell, .context = &captures},
                            .cuda = &cuda};
+  captures = (told){0};
   MUST(mgl_runner_create(&folder, &build, &runner, &err));
   return runner;
 }
@@ -289,6 +304,7 @@ static void sizes_are_captured_before_largest_first(void **state) {
   mgl_logits logits;
   assert_int_equal(mgl_runner_launches(runner).entries, 2 * 3 / 2);
   assert_int_equal(fake.captured_rows, 4);
+  assert_true(captures.calls == 2 * 3 && captures.done == 6 && captures.total == 6);
   assert_non_null(strstr(mgl_runner_note(runner), "captured 3 graphs in "));
   assert_non_null(strstr(mgl_runner_note(runner), " s, which take 4.5 MiB"));
   plan_feed_fill(f, &steps[2]);

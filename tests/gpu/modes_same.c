@@ -1,0 +1,183 @@
+// 500 requests, of a dense model and of a mixture, get the same tokens with the same bits of log
+// probabilities at every level and in every mode: served in iterations of prompts, of sequences that
+// decode and of both, greedy and sampled. Fused kernels and plain ones are two families, whose sums
+// have orders of their own: bits are compared within each, and between them it is told how many
+// requests get the same tokens. The same on the CPU: tests/unit/engine/test_modes_requests.c.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "device/compilation.h"
+#include "engine/engine.h"
+#include "gpu/gpu_bench.h"
+#include "support/plan_feed.h"
+#include "support/programs.h"
+
+enum { REQUESTS = 500, MOST_NEW = 24, CONTEXT = 128, SEQUENCES = 40, TOKENS = 64 };
+
+static const char *const fused_ways[] = {
+    "{\"graph_mode\": \"MEGA\"}",
+    "{\"level\": 2}",
+    "{\"level\": 3}",
+    "{\"graph_mode\": \"FULL\"}",
+    "{\"graph_mode\": \"FULL_DECODE_ONLY\"}",
+    "{\"graph_mode\": \"FULL_AND_PIECEWISE\"}",
+};
+
+static const char *const plain_ways[] = {
+    "{\"level\": 0}",
+    "{\"level\": 1}",
+    "{\"graph_mode\": \"PIECEWISE\", \"graph_sizes\": [64]}",
+    "{\"graph_mode\": \"FULL\", \"graph_sizes\": [64]}",
+    "{\"graph_mode\": \"FULL_DECODE_ONLY\", \"graph_sizes\": [16]}",
+    "{\"preset\": \"fastest-graphs\", \"capture_sizes\": [1, 5, 40]}",
+    "{\"splitting_ops\": [\"attention\", \"linear\"], \"use_compiler\": false}",
+};
+enum {
+  FUSED_WAYS = sizeof fused_ways / sizeof *fused_ways,
+  PLAIN_WAYS = sizeof plain_ways / sizeof *plain_ways
+};
+
+typedef struct answers {
+  int32_t tokens[REQUESTS][MOST_NEW];
+  double logprobs[REQUESTS][MOST_NEW];
+  uint32_t counts[REQUESTS];
+} answers;
+
+// What came of one way.
+typedef struct served {
+  answers answers;
+  uint32_t prompts, decodes, both;  // iterations of that kind
+  mgl_launch_counts launches;
+  bool failed;  // a token too many, or a log probability that is none
+} served;
+
+static uint64_t random_state;
+
+static uint32_t next_random(uint32_t below) {
+  random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+  return (uint32_t)(random_state >> 33) % below;
+}
+
+static bool on_token(void *context, const mgl_generated_token *token) {
+  served *s = context;
+  answers *a = &s->answers;
+  uint32_t at = a->counts[token->request]++;
+  if (at >= MOST_NEW || !(token->logprob <= 0)) {
+    s->failed = true;
+    return false;
+  }
+  a->tokens[token->request][at] = token->token;
+  a->logprobs[token->request][at] = token->logprob;
+  return true;
+}
+
+static bool on_iteration(void *context, const mgl_iteration *iteration) {
+  served *s = context;
+  bool prompt = iteration->prompt_tokens > 0, decode = iteration->decode_tokens > 0;
+  s->prompts += prompt && !decode;
+  s->decodes += decode && !prompt;
+  s->both += prompt && decode;
+  return true;
+}
+
+static void submit_all(mgl_engine *engine, uint32_t vocab) {
+  mgl_error err = {0};
+  random_state = 11;
+  for (uint32_t i = 0; i < REQUESTS; i++) {
+    int32_t prompt[100];
+    uint32_t number = 0;
+    size_t count = 1 + next_random(i % 5 == 0 ? 100 : 20);
+    for (size_t j = 0; j < count; j++) {
+      prompt[j] = (int32_t)next_random(vocab);
+    }
+    const mgl_request request = {
+        .prompt = prompt,
+        .prompt_count = count,
+        .max_new_tokens = 1 + next_random(MOST_NEW),
+        .sampling = {.temperature = i % 2, .top_p = 1, .seed = i, .logprobs = true}};
+    gpu_must(mgl_engine_submit(engine, &request, &number, &err), &err);
+  }
+}
+
+static void serve(gpu_bench *bench, const mgl_config *config, const char *json, served *out) {
+  static mgl_compilation c;
+  const mgl_model_folder folder = {.config = *config};
+  const mgl_cuda_options cuda = {.device = &bench->device};
+  mgl_runner *runner = NULL;
+  mgl_engine *engine = NULL;
+  mgl_error err = {0};
+  mgl_compilation_init(&c);
+  gpu_must(mgl_compilation_read(&c, "way", json, &err), &err);
+  gpu_must(mgl_compilation_check(&c, NULL, &err), &err);
+  const mgl_build build = {.sequences = SEQUENCES,
+                           .iteration_tokens = TOKENS,
+                           .sequence_tokens = CONTEXT,
+                           .weights = MGL_WEIGHTS_DUMMY,
+                           .seed = 3,
+                           .compilation = &c,
+                           .cuda = &cuda};
+  memset(out, 0, sizeof *out);
+  gpu_must(mgl_runner_create(&folder, &build, &runner, &err), &err);
+  const mgl_engine_options options = {
+      .mode = mgl_runner_usual_mode(runner), .prefix_cache = true, .chunk_tokens = 48};
+  gpu_must(mgl_engine_create(runner, &options, &engine, &err), &err);
+  submit_all(engine, config->vocab_size);
+  gpu_must(mgl_engine_run(engine, on_token, on_iteration, out, &err), &err);
+  out->launches = mgl_runner_launches(runner);
+  mgl_engine_destroy(engine);
+  mgl_runner_destroy(runner);
+}
+
+// All ways of a family; the first one's answers are left in *expected.
+static void check_family(gpu_bench *bench, const char *name, const mgl_config *config,
+                         const char *const *ways, size_t count, served *expected) {
+  served *found = gpu_must_alloc(1, sizeof *found);
+  for (size_t i = 0; i < count; i++) {
+    served *to = i == 0 ? expected : found;
+    uint64_t begin = mgl_clock_ns(), tokens = 0;
+    serve(bench, config, ways[i], to);
+    bool same = memcmp(&to->answers, &expected->answers, sizeof to->answers) == 0;
+    bool all = !to->failed && to->prompts > 0 && to->decodes > 0 && to->both > 0;
+    for (uint32_t r = 0; r < REQUESTS; r++) {
+      all = all && to->answers.counts[r] > 0;
+      tokens += to->answers.counts[r];
+    }
+    gpu_check(bench, same && all,
+              "%s, %s: %s; %llu tokens, %u iterations of prompts, %u that decode, %u of both; "
+              "%llu graphs, %llu ops; %.1f s",
+              name, ways[i], same ? "the same bits" : "OTHER BITS", (unsigned long long)tokens,
+              to->prompts, to->decodes, to->both, (unsigned long long)to->launches.graphs,
+              (unsigned long long)to->launches.ops, (double)(mgl_clock_ns() - begin) / 1e9);
+  }
+  free(found);
+}
+
+static uint32_t count_same(const served *a, const served *b) {
+  uint32_t same = 0;
+  for (uint32_t i = 0; i < REQUESTS; i++) {
+    same += memcmp(a->answers.tokens[i], b->answers.tokens[i], sizeof a->answers.tokens[i]) == 0;
+  }
+  return same;
+}
+
+void gpu_modes_same_run(gpu_bench *bench, int count, char **arguments) {
+  (void)count, (void)arguments;
+  served *fused = gpu_must_alloc(1, sizeof *fused);
+  served *plain = gpu_must_alloc(1, sizeof *plain);
+  mgl_config config = small_config(MGL_FAMILY_QWEN3);
+  config.hidden_size = 1024;
+  config.intermediate_size = 3072;
+  config.head_count = 8;
+  config.vocab_size = 4096;
+  printf("\n## The same bits in every mode: %d requests\n\n", REQUESTS);
+  check_family(bench, "dense, fused kernels", &config, fused_ways, FUSED_WAYS, fused);
+  check_family(bench, "dense, plain kernels", &config, plain_ways, PLAIN_WAYS, plain);
+  printf("- dense: fused and plain kernels gave the same tokens to %u of %d requests\n",
+         count_same(fused, plain), REQUESTS);
+  config = small_mixture_config();
+  check_family(bench, "mixture, plain kernels", &config, plain_ways, PLAIN_WAYS, plain);
+  free(fused);
+  free(plain);
+}

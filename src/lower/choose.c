@@ -12,9 +12,6 @@ uint32_t mgl_narrow_tokens(const mgl_graph *program, uint64_t step_bytes, bool f
     layers += program->ops[i].kind == MGL_OP_ATTEND ? 1 : 0;
   }
   bool small = step_bytes <= layers * MGL_SMALL_LAYER_BYTES;
-  if (few && mgl_packed_has_codes(program)) {
-    return MGL_NARROW_TOKENS_CODED;
-  }
   return small && !few ? MGL_NARROW_TOKENS_SMALL : MGL_NARROW_TOKENS;
 }
 

@@ -16,13 +16,12 @@ enum {
   MGL_NARROW_TOKENS = 16,
   MGL_NARROW_TOKENS_SMALL = 32,
   MGL_SMALL_LAYER_BYTES = 288 << 20,
-  // Of weights of codes, where there are tiles of few tokens (docs/log/190).
-  MGL_NARROW_TOKENS_CODED = 8,
   // Of more tokens than these, with more context than that in tokens of all sequences added up,
   // they are of the wide class too: 16 sequences of 1024 tokens take 0.76 to 0.78 of the time
   // there, 8 sequences of 4096 tokens 0.97 to 1.09 (docs/log/197; sm_90a).
   MGL_LONG_TOKENS = 8,
   MGL_NARROW_CONTEXT = 8192,
+  MGL_NARROW_CONTEXT_CODED = 4096,  // of weights of codes (docs/log/224)
   // Rows with logits of stages, where nothing is said: of as many sequences as run at once there.
   MGL_STAGES_USUAL_ROWS = 256,
   // Of a launch for every op: from so many positions on attention of one token has blocks for as

@@ -14,6 +14,7 @@
 #include "kernels/cuda/linear/tasks_linear.cuh"
 #include "kernels/cuda/linear/tasks_linear_coded.cuh"
 #include "kernels/cuda/linear/tasks_linear_one.cuh"
+#include "kernels/cuda/linear/tasks_linear_paged.cuh"
 #include "kernels/cuda/linear/tasks_linear_rows.cuh"
 #include "kernels/cuda/roles/role_controller.cuh"
 #include "kernels/cuda/roles/role_loader.cuh"

@@ -287,7 +287,8 @@ static void large_iterations_run_with_codes(void **state) {
   run_crowd(program, &c, false, &outcome);
   assert_int_equal(c.heard, CROWD * CROWD_TOKENS);
   assert_true(fake.wide_runs >= 4 && c.most > MGL_WIDE_MOST_CODED_TILE);
-  assert_int_equal(fake.run->iteration_tokens, MGL_NARROW_TOKENS_CODED);
+  assert_int_equal(fake.run->iteration_tokens, MGL_NARROW_TOKENS);
+  assert_int_equal(fake.run->narrow_context, MGL_NARROW_CONTEXT_CODED);
   const mgl_cuda_wide_layout *wide = &program->wide.layout;
   assert_int_equal(wide->graphs[wide->graph_count - 1].tokens, 512);
   assert_int_equal(wide->graphs[wide->graph_count - 1].tile_tokens, MGL_WIDE_MOST_CODED_TILE);

@@ -189,7 +189,7 @@ static __device__ __forceinline__ void mgl_rows_add_panel(const mgl_worker *w,
       for (int i = 0; i < 4; i++) {
         const float value =
             mgl_rows_sum<TILES, P>(made, zero, scales->down[tile][i % 2], x_sum[i % 2], tile, j, i);
-        sums[tile][i] = __fmaf_rn(value, i < 2 ? scale[j].x : scale[j].y, sums[tile][i]);
+        mgl_add_scaled(value, i < 2 ? scale[j].x : scale[j].y, &sums[tile][i]);
       }
     }
   }

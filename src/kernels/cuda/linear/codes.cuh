@@ -325,4 +325,10 @@ static __device__ __forceinline__ float mgl_less_zero(float sum, float zero, flo
   return __fmaf_rn(added, x, sum);
 }
 
+// A sum of products times its scale, on the sum of those before. Where a share has one such sum the
+// product is rounded, as who makes it need not know what is before (tasks_linear_paged.cuh).
+static __device__ __forceinline__ void mgl_add_scaled(float value, float scale, float *sum) {
+  *sum = MGL_SHARE_SUMS == 1 ? *sum + value * scale : __fmaf_rn(value, scale, *sum);
+}
+
 #endif

@@ -1,6 +1,6 @@
-// The linears of an iteration of one token, of weights of codes: x and outputs as in
-// tasks_linear_one.cuh, products as in codes.cuh; the same sums as in tasks_linear_rows.cuh, so the
-// same bits.
+// The linears of an iteration of one token, of weights of codes, where tasks_linear_paged.cuh has
+// none: x and outputs as in tasks_linear_one.cuh, products as in codes.cuh; the same sums as in
+// tasks_linear_rows.cuh, so the same bits.
 //
 // A product has 8 columns and there is one token, so the columns are parts of x that meet different
 // panels: column 2 i + j is piece j of the share of panel i of four (of whole numbers), or its half
@@ -325,10 +325,8 @@ static __device__ __forceinline__ void mgl_coded_add(const mgl_worker *w, const 
       const float low = mgl_coded_sum<P>(made, (int)i, j, 0);
       const float high = mgl_coded_sum<P>(made, (int)i, j, 1);
       const float2 scale = made->scale[i][j];
-      at->sums.low =
-          __fmaf_rn(__shfl_sync(0xffffffffu, low, (int)(holder + i)), scale.x, at->sums.low);
-      at->sums.high =
-          __fmaf_rn(__shfl_sync(0xffffffffu, high, (int)(holder + i)), scale.y, at->sums.high);
+      mgl_add_scaled(__shfl_sync(0xffffffffu, low, (int)(holder + i)), scale.x, &at->sums.low);
+      mgl_add_scaled(__shfl_sync(0xffffffffu, high, (int)(holder + i)), scale.y, &at->sums.high);
     }
   }
   at->added += panels;

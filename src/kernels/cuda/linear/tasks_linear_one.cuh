@@ -183,7 +183,7 @@ static __device__ __forceinline__ void mgl_one_round(const mgl_linear *l,
 
 // This warp's sum of squares, added up as the general shape does: of the groups t of all pieces in
 // their order, then over t. Nobody needs it before the products are made.
-template <bool NORMED, mgl_packing P>
+template <bool NORMED, mgl_packing P, int SUMS_AT = MGL_ONE_SUMS_AT>
 static __device__ __forceinline__ void mgl_one_share_squares(
     const mgl_worker *w, const mgl_linear *l, const mgl_one_squares<NORMED> *squares) {
   if (!NORMED) {
@@ -211,7 +211,7 @@ static __device__ __forceinline__ void mgl_one_share_squares(
   sum += __shfl_xor_sync(0xffffffffu, sum, 1);
   sum += __shfl_xor_sync(0xffffffffu, sum, 2);
   if (w->lane == 0) {
-    ((float *)(w->scratch + MGL_ONE_SUMS_AT))[w->warp * 32] = sum;
+    ((float *)(w->scratch + SUMS_AT))[w->warp * 32] = sum;
   }
 }
 
@@ -463,14 +463,13 @@ static __device__ __forceinline__ float mgl_one_total(const float *at) {
   return total;
 }
 
-// Finishes and writes an output.
-template <bool NORMED>
-static __device__ __forceinline__ void mgl_one_finish(const mgl_worker *w, const mgl_linear *l,
-                                                      const mgl_one_output *o, const float *partial,
-                                                      uint64_t *best) {
+// Finishes and writes an output, whose sum is `total`. All lanes of a warp call it.
+template <bool NORMED, int SUMS_AT>
+static __device__ __forceinline__ void mgl_one_put(const mgl_worker *w, const mgl_linear *l,
+                                                   const mgl_one_output *o, float total,
+                                                   uint64_t *best) {
   bool mute = mgl_task_is_mute(w);
-  float value = mgl_one_total(partial + w->thread) *
-                (NORMED ? mgl_linear_factor<MGL_ONE_SUMS_AT>(w, l, 0) : 1);
+  float value = total * (NORMED ? mgl_linear_factor<SUMS_AT>(w, l, 0) : 1);
   if (l->kind == MGL_OP_GATE_UP) {
     float up = __shfl_down_sync(0xffffffffu, value, MGL_CUDA_HALF_ROWS);
     uint32_t bits = mgl_round_bf16(mgl_silu_mul(value, up));
@@ -499,10 +498,18 @@ static __device__ __forceinline__ void mgl_one_finish(const mgl_worker *w, const
   }
 }
 
+template <bool NORMED>
+static __device__ __forceinline__ void mgl_one_finish(const mgl_worker *w, const mgl_linear *l,
+                                                      const mgl_one_output *o, const float *partial,
+                                                      uint64_t *best) {
+  mgl_one_put<NORMED, MGL_ONE_SUMS_AT>(w, l, o, mgl_one_total(partial + w->thread), best);
+}
+
 // The largest logit, over all tasks; best: of this thread's outputs.
+template <uint32_t OUTPUTS = MGL_ONE_OUTPUTS>
 static __device__ __forceinline__ void mgl_one_share_best(const mgl_worker *w, const mgl_linear *l,
                                                           uint64_t best) {
-  if (MGL_RANKS == 1 && l->kind == MGL_OP_LOGITS && l->rows > 0 && w->thread < MGL_ONE_OUTPUTS) {
+  if (MGL_RANKS == 1 && l->kind == MGL_OP_LOGITS && l->rows > 0 && w->thread < OUTPUTS) {
     best = mgl_warp_max(best);
     if (w->lane == 0) {
       atomicMax((unsigned long long *)&w->run->best[0], (unsigned long long)best);

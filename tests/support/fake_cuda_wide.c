@@ -236,7 +236,7 @@ static void iterate(void **p, uint32_t tile_tokens) {
   if (run->tile_tokens != tile_tokens) {
     return;
   }
-  assert_true(tile_tokens == most_tile() || plan->token_count <= tile_tokens);
+  assert_true(tile_tokens == most_tile() || plan->token_count <= MGL_WIDE_MOST_TILE);
   walk_steps(run);
   for (uint32_t i = 0; i < plan->token_count && wide_of != NULL; i++) {
     fake_cuda_compute_row(wide_of, plan->slots[i], plan->positions[i], plan->tokens[i]);

@@ -31,10 +31,12 @@ mgl_stages_options mgl_stages_options_of(const mgl_graph *program, bool few, uin
                                          uint32_t logit_rows, uint32_t workers) {
   uint32_t tokens = mgl_stages_graph_tokens(few, graph);
   uint32_t most = mgl_packed_has_codes(program) ? MGL_WIDE_MOST_CODED_TILE : MGL_WIDE_MOST_TILE;
-  return (mgl_stages_options){.tokens = tokens,
-                              .tile_tokens = tokens < most ? tokens : most,
-                              .logit_rows = logit_rows,
-                              .workers = workers};
+  return (mgl_stages_options){
+      .tokens = tokens,
+      .tile_tokens =
+          few ? mgl_stages_tile_tokens(program, tokens, most, logit_rows, workers) : most,
+      .logit_rows = logit_rows,
+      .workers = workers};
 }
 
 uint32_t mgl_kernels_strides(const mgl_task_graph *graph, bool long_context) {

@@ -146,9 +146,18 @@ static const mgl_op *attend_behind(const builder *b, const mgl_op *op) {
   return op;
 }
 
+static bool has_ranks(const mgl_graph *program) {
+  bool any = false;
+  for (size_t i = 0; i < program->op_count; i++) {
+    any = any || mgl_stages_ranks(program, &program->ops[i]) > 1;
+  }
+  return any;
+}
+
 // Whether a stage's end and an idle worker cost more than what sharing tiles of the graph does.
 static bool has_few_tokens(const builder *b) {
-  return b->options->tokens == b->options->tile_tokens;
+  return b->options->tokens == b->options->tile_tokens ||
+         (b->options->tokens <= MGL_WIDE_MOST_TILE && !has_ranks(b->program));
 }
 
 // Whether a qkv_proj can do the rotation: heads lie within tiles.
@@ -183,6 +192,59 @@ static tile_cut cut_of(const builder *b, const mgl_op *op, uint32_t tiles, uint3
   uint64_t slots = (uint64_t)ceil_div(tiles, workers) * workers;
   bool idle = slots * 100 > tiles * (UINT64_C(100) + MOST_IDLE);
   return (tile_cut){joins && most == 0 && idle && has_few_tokens(b) ? EVEN : WHOLE, 1};
+}
+
+// Cycles that a worker needs for a linear, for all that depends on how large tiles are: a stage of
+// k takes what its products, its copies into shared memory or its weights' way from memory take,
+// whichever is longest; then sums of a tile that is split are left and read again.
+static uint64_t linear_cycles(const builder *b, const mgl_op *op) {
+  enum { PRODUCTS = 2048 };        // of bf16, a cycle (sm_90)
+  enum { COPIES = 55 };            // bytes a cycle from the L2
+  enum { SUMS = 50 };              // and of sums, to it and back
+  enum { MEMORY_PERCENT = 1900 };  // bytes a cycle from memory, a worker's share of 4.5 TB/s
+  const mgl_stages_options *o = b->options;
+  mgl_packed_matrices m = mgl_packed_matrices_of(b->program, op);
+  uint32_t rows = op->kind == MGL_OP_LOGITS ? mgl_stages_gathered_rows(o) : o->tokens;
+  uint32_t k_stages = m.k_padded / MGL_WIDE_K;
+  uint32_t tiles = ceil_div(m.row_blocks, MGL_WIDE_FEATURE_BLOCKS) * (rows / o->tile_tokens);
+  tile_cut cut = cut_of(b, op, tiles, k_stages);
+  uint64_t weights = UINT64_C(2) * MGL_WIDE_FEATURES * MGL_WIDE_K;  // bytes of a stage
+  uint64_t cycles = (uint64_t)MGL_WIDE_FEATURES * MGL_WIDE_K * o->tile_tokens / PRODUCTS;
+  uint64_t copies = (weights + UINT64_C(2) * MGL_WIDE_K * o->tile_tokens) / COPIES;
+  uint64_t memory = weights * 100 * o->tile_tokens / rows / MEMORY_PERCENT;
+  cycles = copies > cycles ? copies : cycles;
+  cycles = memory > cycles ? memory : cycles;
+  uint64_t stages = cut.how == EVEN ? ceil_div(tiles * k_stages, o->workers)
+                                    : (uint64_t)ceil_div(tiles * cut.passes, o->workers) *
+                                          ceil_div(k_stages, cut.passes);
+  uint64_t sums =
+      cut.how == SPLIT ? UINT64_C(2) * 4 * MGL_WIDE_FEATURES * o->tile_tokens / SUMS : 0;
+  return stages * cycles + sums;
+}
+
+uint32_t mgl_stages_tile_tokens(const mgl_graph *program, uint32_t tokens, uint32_t most,
+                                uint32_t logit_rows, uint32_t workers) {
+  enum { WORTH_PERCENT = 90 };  // smaller tiles read weights again, if out of the L2
+  uint32_t best = tokens < most ? tokens : most;
+  uint64_t best_cycles = UINT64_MAX;
+  if (tokens > MGL_WIDE_MOST_TILE || has_ranks(program)) {
+    return best;
+  }
+  for (uint32_t tile = best; tile >= MGL_WIDE_LEAST_TILE; tile /= 2) {
+    const mgl_stages_options options = {tokens, tile, logit_rows, workers};
+    const builder b = {.program = program, .options = &options};
+    uint64_t cycles = 0;
+    for (size_t i = 0; i < program->op_count; i++) {
+      if (mgl_packed_matrices_of(program, &program->ops[i]).count > 0) {
+        cycles += linear_cycles(&b, &program->ops[i]);
+      }
+    }
+    if (best_cycles == UINT64_MAX || cycles < best_cycles / 100 * WORTH_PERCENT) {
+      best = tile;
+      best_cycles = cycles;
+    }
+  }
+  return best;
 }
 
 // Where worker `worker` begins in the line of all stages of k of all tiles: not near a tile's end.

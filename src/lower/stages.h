@@ -25,6 +25,10 @@ uint32_t mgl_stages_ranks(const mgl_graph *program, const mgl_op *op);
 // Whether each rank adds up the rows of its own tiles of tokens alone (MGL_WIDE_SCATTERS), of sums
 // with so many features over so many ranks.
 bool mgl_stages_scatter(uint32_t tokens, uint32_t tile_tokens, uint32_t features, uint32_t ranks);
+// Tokens of the tiles, `most` or fewer, with which the linears of a graph of so many tokens take
+// the least time.
+uint32_t mgl_stages_tile_tokens(const mgl_graph *program, uint32_t tokens, uint32_t most,
+                                uint32_t logit_rows, uint32_t workers);
 // Rows of the gathered x: whole tiles, and no more than the graph has.
 uint32_t mgl_stages_gathered_rows(const mgl_stages_options *options);
 

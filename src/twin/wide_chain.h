@@ -139,7 +139,8 @@ MGL_PLANNER_FN bool mgl_wide_chain_plan(mgl_lanes lanes, mgl_cuda_run *run,
   return false;
 }
 
-// All lanes, behind an iteration, or in front of the chain's first one.
+// All lanes, behind an iteration, or in front of the chain's first one. Then, of any number of
+// lanes, mgl_wide_chain_cut.
 MGL_PLANNER_FN void mgl_wide_chain_turn(mgl_lanes lanes, mgl_cuda_run *run,
                                         const mgl_wide_chain *chain, uint64_t now_ns) {
   mgl_cuda_planning *planning = &run->planning;
@@ -160,6 +161,13 @@ MGL_PLANNER_FN void mgl_wide_chain_turn(mgl_lanes lanes, mgl_cuda_run *run,
     mgl_store_release_system(&run->feed->wide, mgl_wide_word_make(planning->wide_turns, !goes_on));
   }
   mgl_lanes_sync(lanes);
+}
+
+// All lanes: the cuts of attention's work, if the turn has begun an iteration.
+MGL_PLANNER_FN void mgl_wide_chain_cut(mgl_lanes lanes, const mgl_wide_chain *chain) {
+  if (chain->run->steps != NULL) {
+    mgl_wide_build_cuts(lanes, &chain->shape, chain->work);
+  }
 }
 
 #endif

@@ -15,7 +15,8 @@
 // what it costs; so workers that read and workers that multiply run side by side. A unit counts
 // some steps more than it has, for its beginning and end.
 //
-// One source for host and device (twin/planner_lanes.h); all lanes call mgl_wide_build.
+// One source for host and device (twin/planner_lanes.h); all lanes call mgl_wide_build, or its
+// halves, of which the second takes a warp most of the time: a block does it (wide_plan.cu).
 //
 // Rejected: dealing out whole units, longest first: with four units a worker the last one costs up
 // to a quarter, and one long sequence among short ones is one worker's work.
@@ -351,6 +352,7 @@ MGL_PLANNER_FN void mgl_wide_cut_worker(const mgl_wide_division *d, const mgl_wi
   }
 }
 
+// The items must be there. Lanes need nothing of each other, so there may be any number of them.
 MGL_PLANNER_FN void mgl_wide_build_cuts(mgl_lanes lanes, const mgl_wide_shape *shape,
                                         mgl_wide_work *work) {
   const mgl_wide_division d = mgl_wide_divide(shape, work);
@@ -365,13 +367,20 @@ MGL_PLANNER_FN void mgl_wide_build_cuts(mgl_lanes lanes, const mgl_wide_shape *s
   mgl_lanes_sync(lanes);
 }
 
-// The work of an iteration whose rows are those of the entries, one entry behind the other: at most
-// MGL_MAX_SEQUENCES entries of MGL_MAX_ITERATION_TOKENS tokens.
+// The items of an iteration whose rows are those of the entries, one entry behind the other: at
+// most MGL_MAX_SEQUENCES entries of MGL_MAX_ITERATION_TOKENS tokens.
+MGL_PLANNER_FN void mgl_wide_build_items(mgl_lanes lanes, const mgl_wide_shape *shape,
+                                         const mgl_plan_entry *entries, uint32_t entry_count,
+                                         mgl_wide_work *work) {
+  mgl_wide_build_streams(lanes, shape, entries, entry_count, work);
+  mgl_wide_build_tiles(lanes, shape, entries, entry_count, work);
+}
+
+// All of its work.
 MGL_PLANNER_FN void mgl_wide_build(mgl_lanes lanes, const mgl_wide_shape *shape,
                                    const mgl_plan_entry *entries, uint32_t entry_count,
                                    mgl_wide_work *work) {
-  mgl_wide_build_streams(lanes, shape, entries, entry_count, work);
-  mgl_wide_build_tiles(lanes, shape, entries, entry_count, work);
+  mgl_wide_build_items(lanes, shape, entries, entry_count, work);
   mgl_wide_build_cuts(lanes, shape, work);
 }
 

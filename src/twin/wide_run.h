@@ -143,7 +143,7 @@ typedef struct mgl_wide_plan {
   uint32_t token_count;
   uint32_t sequence_count;
   uint32_t logit_row_count;
-  uint32_t padding;
+  uint32_t takes_rows;      // 0: of each row only the largest logit is read
   mgl_feed_iteration note;  // what the host tells of the iteration, where the device has planned it
   int32_t tokens[MGL_MAX_ITERATION_TOKENS];
   uint32_t positions[MGL_MAX_ITERATION_TOKENS];

@@ -30,7 +30,8 @@ MGL_PLANNER_FN void mgl_wide_turn_note(const mgl_planner *p, uint64_t kv_tokens,
   note->pages_used_most = p->pages_used_most;
 }
 
-// All lanes: what the planner decided, as the tasks of the wide class read it.
+// All lanes: what the planner decided, as the tasks of the wide class read it, but for the cuts of
+// attention's work (mgl_wide_build_cuts).
 MGL_PLANNER_FN void mgl_wide_turn(mgl_lanes lanes, mgl_cuda_run *run, const mgl_wide_shape *shape,
                                   mgl_wide_plan *plan, mgl_wide_work *work) {
   const mgl_planner *p = run->planner;
@@ -38,6 +39,7 @@ MGL_PLANNER_FN void mgl_wide_turn(mgl_lanes lanes, mgl_cuda_run *run, const mgl_
   uint32_t rows = 0;
   uint32_t logits = 0;
   uint64_t kv_tokens = 0;
+  uint32_t takes_rows = 0;
   for (uint32_t base = 0; base < p->entry_count; base += lanes.count) {
     uint32_t idx = base + lanes.lane;
     bool there = idx < p->entry_count;
@@ -46,6 +48,8 @@ MGL_PLANNER_FN void mgl_wide_turn(mgl_lanes lanes, mgl_cuda_run *run, const mgl_
     uint32_t all_rows, all_logits;
     uint32_t row = rows + mgl_lanes_prefix(lanes, count, &all_rows);
     uint32_t logit = logits + mgl_lanes_prefix(lanes, samples ? 1 : 0, &all_logits);
+    takes_rows +=
+        mgl_lanes_sum(lanes, samples && run->sequences[entries[idx].slot].takes_row != 0 ? 1 : 0);
     kv_tokens += mgl_lanes_sum(lanes, idx < p->decode_entry_count ? entries[idx].position + 1 : 0);
     if (there) {
       run->places[idx].row = row;
@@ -70,10 +74,11 @@ MGL_PLANNER_FN void mgl_wide_turn(mgl_lanes lanes, mgl_cuda_run *run, const mgl_
     plan->token_count = rows;
     plan->sequence_count = p->entry_count;
     plan->logit_row_count = logits;
+    plan->takes_rows = takes_rows;
     mgl_wide_turn_note(p, kv_tokens, &plan->note);
   }
   mgl_lanes_sync(lanes);
-  mgl_wide_build(lanes, shape, entries, p->entry_count, work);
+  mgl_wide_build_items(lanes, shape, entries, p->entry_count, work);
 }
 
 #endif

@@ -374,7 +374,8 @@ static void check_model(gpu_bench *bench, const char *name) {
   check_mixed(&s);
   check_many(&s, SEQUENCES, 0, FEW, "short prompts of many sequences");
   check_many(&s, SEQUENCES, FEW, 1, "many sequences decode");
-  check_many(&s, GPU_ENOUGH_ROWS, FEW + 1, 1, "64 sequences decode");
+  check_many(&s, SEQUENCES, FEW + 1, 2, "two tokens of each of many sequences");
+  check_many(&s, GPU_ENOUGH_ROWS, FEW + 3, 1, "64 sequences decode");
   check_jobs(&s);
   close_sides(&s);
   open_sides(&s, bench, name, 2, TOKENS / GPU_PAGE_TOKENS, true);

@@ -204,7 +204,7 @@ static mgl_cu_result fake_launch(void *function, unsigned grid_x, unsigned grid_
   } else if (strcmp(name, "mgl_dummy_rows") == 0) {
     mgl_dummy_rows_share(alone, *(mgl_dummy_stream *)p[0], *(uint64_t *)p[1], *(uint16_t **)p[2]);
   } else if (strcmp(name, "mgl_wide_plan_run") == 0) {
-    assert_true(grid_x == 1 && block_x == 32 && !launched);
+    assert_true(grid_x == 1 && block_x == MGL_CUDA_CONSUMERS && !launched);
     fake_cuda_wide_plan(p);
   } else if (strcmp(name, "mgl_wide_sample_run") == 0) {
     assert_int_equal(block_x, MGL_CUDA_CONSUMERS);

@@ -156,6 +156,7 @@ static void turn(void **p) {
   mgl_cuda_run *run = pointer_of(p[0]);
   fake.wide_ns += 1000;
   mgl_wide_chain_turn(one_lane, run, chain, fake.wide_ns);
+  mgl_wide_chain_cut(one_lane, chain);
   run->planning.planning_ns += 10;
   wide_of = run->planning.wide_runs != 0 ? run : NULL;
   if (wide_of != NULL && fake.plan_hashes != NULL) {
@@ -236,7 +237,7 @@ static void iterate(void **p, uint32_t tile_tokens) {
   if (run->tile_tokens != tile_tokens) {
     return;
   }
-  assert_true(tile_tokens == most_tile() || plan->token_count <= tile_tokens);
+  assert_true(tile_tokens == most_tile() || plan->token_count <= MGL_WIDE_MOST_TILE);
   walk_steps(run);
   for (uint32_t i = 0; i < plan->token_count && wide_of != NULL; i++) {
     fake_cuda_compute_row(wide_of, plan->slots[i], plan->positions[i], plan->tokens[i]);
@@ -256,6 +257,7 @@ static void sample(void **p) {
     uint32_t slot = plan->logit_slots[i];
     assert_int_equal(wide_of->next_rows[slot], UINT32_MAX);
     assert_int_equal(plan->slots[plan->logit_rows[i]], slot);
+    assert_true(plan->takes_rows != 0 || wide_of->sequences[slot].takes_row == 0);
     fake_cuda_append_token(wide_of, long_ago, slot);
   }
   wide_of = NULL;

@@ -577,6 +577,7 @@ mgl_status mgl_cuda_wide_make_image(const mgl_cuda_wide_addresses *a, const mgl_
   to->token_count = plan->token_count;
   to->sequence_count = plan->sequence_count;
   to->logit_row_count = plan->logit_row_count;
+  to->takes_rows = 1;
   memcpy(to->tokens, plan->tokens, plan->token_count * sizeof *to->tokens);
   memcpy(to->positions, plan->positions, plan->token_count * sizeof *to->positions);
   memcpy(to->logit_rows, plan->logit_rows, plan->logit_row_count * sizeof *to->logit_rows);

@@ -383,8 +383,8 @@ static mgl_status queue_iteration(mgl_cuda_program *p, mgl_error *err) {
   mgl_cu_ptr logits = a.block + wide->logits;
   void *planning[] = {&run, &chain};
   void *sampling[] = {&run, &plan, &best, &logits};
-  MGL_CUDA_TRY(driver, launch, err, p->wide.plan_kernel, 1, 1, 1, 32, 1, 1, 0, p->stream, planning,
-               NULL);
+  MGL_CUDA_TRY(driver, launch, err, p->wide.plan_kernel, 1, 1, 1, MGL_CUDA_CONSUMERS, 1, 1, 0,
+               p->stream, planning, NULL);
   for (uint32_t i = 0; i < MGL_WIDE_TILES; i++) {
     if (p->wide.kernels[i].module != NULL) {
       MGL_TRY(launch_kernel(p, i, err));

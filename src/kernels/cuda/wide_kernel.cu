@@ -151,6 +151,7 @@ extern "C" __global__ void __launch_bounds__(MGL_TARGET_WGMMA ? (int)MGL_WIDE_TH
     w.block->counters = run->counters;
     w.block->token_count = run->plan->token_count;
     w.block->logit_rows = run->plan->logit_row_count;
+    w.block->takes_rows = run->plan->takes_rows;
     w.block->rank = run->rank;
     for (uint32_t i = 0; i < MGL_RANKS; i++) {
       w.block->peers[i] = run->peers[i];

@@ -1,6 +1,7 @@
 // These kernels run before and behind an iteration of the wide class where the device plans: one
-// warp takes a turn of the planner, and each row of logits gets its token. They are kernels of
-// their own, queued one behind the other, since a wide iteration takes milliseconds.
+// warp takes a turn of the planner, its block cuts attention's work, and each row of logits gets
+// its token. They are kernels of their own, queued one behind the other, since a wide iteration
+// takes milliseconds.
 #include "kernels/cuda/small/tasks_sample.cuh"
 #include "twin/wide_chain.h"
 
@@ -9,11 +10,17 @@ static __device__ int mgl_ask_next_plan(mgl_protocol *, uint64_t) {
   return -1;
 }
 
-extern "C" __global__ void __launch_bounds__(32)
+extern "C" __global__ void __launch_bounds__(MGL_CUDA_CONSUMERS)
     mgl_wide_plan_run(mgl_cuda_run *run, mgl_wide_chain chain) {
-  mgl_lanes lanes = {threadIdx.x, 32};
   uint64_t begin = mgl_global_ns();
-  mgl_wide_chain_turn(lanes, run, &chain, begin);
+  if (threadIdx.x < 32) {
+    const mgl_lanes warp = {threadIdx.x, 32};
+    mgl_wide_chain_turn(warp, run, &chain, begin);
+  }
+  __syncthreads();
+  const mgl_lanes block = {threadIdx.x, blockDim.x};
+  mgl_wide_chain_cut(block, &chain);
+  __syncthreads();
   if (threadIdx.x == 0) {
     run->planning.planning_ns += mgl_global_ns() - begin;
   }

@@ -419,6 +419,7 @@ static bool chain_turn(world *w, wide_world *wide) {
   memset(wide->zeros, 1, sizeof wide->zeros);
   wide->now_ns += 1000 + random_below(w, 1000);
   mgl_wide_chain_turn(one_lane, run, &wide->chain, wide->now_ns);
+  mgl_wide_chain_cut(one_lane, &wide->chain);
   uint64_t word = mgl_load_relaxed(&w->feed.wide);
   assert_int_equal(mgl_wide_word_turns(word), ++wide->turns);
   assert_int_equal(run->planning.told, told + (ran ? 1 : 0));
@@ -548,6 +549,7 @@ static void a_chain_ends_at_a_fault(void **state) {
   mgl_store_relaxed(&wide.run.fault, MGL_WIDE_FAULT_HOST);
   uint64_t told = w.run->planning.told;
   mgl_wide_chain_turn(one_lane, w.run, &wide.chain, 5);
+  mgl_wide_chain_cut(one_lane, &wide.chain);
   assert_true(mgl_wide_word_over(mgl_load_relaxed(&w.feed.wide)));
   assert_int_equal(w.run->planning.told, told);
   assert_null(wide.run.steps);

@@ -103,14 +103,18 @@ static void judge_graph(const mgl_graph *program, mgl_target target, uint32_t to
   mgl_task_graph_destroy(graph);
 }
 
+// With tiles of all sizes that iterations of so many tokens may have.
 static void judge_stages(const mgl_graph *program, uint32_t tokens, uint32_t workers,
                          judge_function *judge, void *context) {
-  uint32_t tile = tokens < MGL_WIDE_MOST_TILE ? tokens : (uint32_t)MGL_WIDE_MOST_TILE;
-  mgl_stages_options options = {tokens, tile, tokens < 1024 ? tokens : 1024, workers};
-  mgl_schedule *schedule = NULL;
-  MUST(mgl_lower_stages(program, &options, &schedule, &err));
-  judge(program, schedule, context);
-  mgl_schedule_destroy(schedule);
+  uint32_t most = tokens < MGL_WIDE_MOST_TILE ? tokens : (uint32_t)MGL_WIDE_MOST_TILE;
+  uint32_t least = tokens <= MGL_WIDE_MOST_TILE ? (uint32_t)MGL_WIDE_LEAST_TILE : most;
+  for (uint32_t tile = most; tile >= least; tile /= 2) {
+    mgl_stages_options options = {tokens, tile, tokens < 1024 ? tokens : 1024, workers};
+    mgl_schedule *schedule = NULL;
+    MUST(mgl_lower_stages(program, &options, &schedule, &err));
+    judge(program, schedule, context);
+    mgl_schedule_destroy(schedule);
+  }
 }
 
 static void judge_kernels(const mgl_graph *program, uint32_t tokens, uint32_t workers,
@@ -154,6 +158,30 @@ static void schedules_of_models_are_right(void **state) {
   }
 }
 
+// Small models have smaller tiles than large ones, whose weights would be read from the L2 more
+// often; several ranks add up whole tiles of tokens.
+static void tiles_suit_the_model(void **state) {
+  (void)state;
+  static const struct {
+    const char *name;
+    uint32_t of_128, of_256;
+  } models[] = {{"qwen3-0.6b", 64, 128}, {"llama-3.2-1b", 128, 256}, {"qwen3-8b", 128, 256}};
+  for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {
+    mgl_graph *program = fused_model(models[m].name);
+    assert_int_equal(mgl_stages_tile_tokens(program, 64, 64, 64, 132), 64);
+    assert_int_equal(mgl_stages_tile_tokens(program, 128, 256, 128, 132), models[m].of_128);
+    assert_int_equal(mgl_stages_tile_tokens(program, 256, 256, 256, 132), models[m].of_256);
+    assert_in_range(mgl_stages_tile_tokens(program, 256, 128, 256, 132), 64, 128);
+    assert_int_equal(mgl_stages_tile_tokens(program, 512, 256, 512, 132), 256);
+    mgl_graph_destroy(program);
+  }
+  mgl_graph *canonical = bench_model("qwen3-0.6b");
+  mgl_graph *part = fused_part(canonical, 2);
+  assert_int_equal(mgl_stages_tile_tokens(part, 256, 256, 256, 132), 256);
+  mgl_graph_destroy(part);
+  mgl_graph_destroy(canonical);
+}
+
 // Of a rank of several: parts of sums of all of them, and logits that all of them make.
 static void schedules_of_ranks_are_right(void **state) {
   (void)state;
@@ -171,7 +199,7 @@ static void schedules_of_ranks_are_right(void **state) {
     }
     mgl_graph_destroy(canonical);
   }
-  assert_int_equal(counts[MGL_LOWER_STAGES], 2 * 3 * 6 * 2);
+  assert_int_equal(counts[MGL_LOWER_STAGES], 2 * 3 * 9 * 2);
 }
 
 // What is chosen for an iteration of some number of tokens, by some number of workers.
@@ -708,6 +736,7 @@ static void every_mutation_is_found(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(schedules_of_models_are_right),
+      cmocka_unit_test(tiles_suit_the_model),
       cmocka_unit_test(schedules_of_ranks_are_right),
       cmocka_unit_test(iterations_of_every_model_are_right),
       cmocka_unit_test(iterations_of_random_models_are_right),

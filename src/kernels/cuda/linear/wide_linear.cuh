@@ -13,6 +13,9 @@
 #include "kernels/cuda/small/wide_rope_sums.cuh"
 #include "kernels/cuda/small/wide_tasks.cuh"
 
+// Sums of eight tokens that are stored between two looks at whether there are more tokens.
+enum { MGL_WIDE_SUMS_AT_ONCE = 2 };
+
 // residual += d. Lanes have the residual's own order.
 static __device__ __forceinline__ void mgl_wide_finish_add(mgl_wide_worker *w,
                                                            const mgl_wide_slot *slot,
@@ -56,7 +59,7 @@ static __device__ __forceinline__ void mgl_wide_finish_part(mgl_wide_worker *w,
       (float4 *)((uint8_t *)slot->op.out + tile->split * slot->op.copy_bytes) + at * 32 + w->lane;
 #pragma unroll
   for (int i = 0; i < MGL_WIDE_TILE_TOKENS / 8; i++) {
-    if (i % 8 == 0 && i * 8 >= tile->tokens) {
+    if (i % MGL_WIDE_SUMS_AT_ONCE == 0 && i * 8 >= tile->tokens) {
       return;
     }
     out[i * 32] = make_float4(d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]);
@@ -93,7 +96,7 @@ static __device__ __forceinline__ void mgl_wide_finish_gated(mgl_wide_worker *w,
   mgl_wide_wait_staged(w);
 #pragma unroll
   for (int j = 0; j < MGL_WIDE_TILE_TOKENS / 8; j++) {
-    if (j % 8 == 0 && j * 8 >= tile->tokens) {
+    if (j % MGL_WIDE_SUMS_AT_ONCE == 0 && j * 8 >= tile->tokens) {
       return;
     }
     float first = mgl_wide_gate(d[4 * j], d[4 * j + 2]);
@@ -233,22 +236,75 @@ static __device__ __forceinline__ void mgl_wide_put_best(const mgl_wide_worker *
   }
 }
 
-// Logits as f32 rows, and the largest of each row: of the warps' sixteen features each, of the
-// tile, of the row. Without the second step all tiles' warps would change the few words of the
-// rows.
-static __device__ __forceinline__ void mgl_wide_finish_logits(mgl_wide_worker *w,
-                                                              const mgl_wide_slot *slot,
-                                                              const mgl_wide_tile *tile,
-                                                              const float (&d)[MGL_WIDE_SUMS]) {
-  static_assert(MGL_WIDE_TILE_TOKENS <= MGL_WIDE_CONSUMERS, "a token each");
+// The largest of each of eight values over the eight lanes that have the same tokens: in every step
+// a lane gives half of what it has away, so that each ends with one of them, whose number it
+// returns.
+static __device__ __forceinline__ uint32_t mgl_wide_spread_max(uint32_t lane,
+                                                               uint64_t (&values)[8]) {
+#pragma unroll
+  for (uint32_t half = 4; half > 0; half /= 2) {
+    const bool upper = (lane & half * 4) != 0;
+#pragma unroll
+    for (uint32_t i = 0; i < half; i++) {
+      const uint64_t give = upper ? values[i] : values[i + half];
+      const uint64_t keep = upper ? values[i + half] : values[i];
+      const uint64_t got = __shfl_xor_sync(0xffffffffu, (unsigned long long)give, half * 4);
+      values[i] = got > keep ? got : keep;
+    }
+  }
+  return lane / 4;
+}
+
+// The logits of a tile into their rows, if some of them are read, and the largest of the warp's
+// sixteen features into best, of each token. Of few tokens: eight of a lane's at once.
+static __device__ __forceinline__ void mgl_wide_rank_few(mgl_wide_worker *w,
+                                                         const mgl_wide_slot *slot,
+                                                         const mgl_wide_tile *tile,
+                                                         const float (&d)[MGL_WIDE_SUMS],
+                                                         uint64_t *best) {
+  const uint32_t feature = (tile->first_block + w->warp) * MGL_CUDA_BLOCK_ROWS + w->lane / 4;
+  const uint32_t rows = w->warp < tile->blocks ? w->block->logit_rows : 0;
+  const uint32_t features = slot->op.n;
+  const uint32_t before = mgl_wide_is_over(&slot->op) ? slot->with.over.first : 0;
+  const bool takes = w->block->takes_rows != 0;
+#pragma unroll
+  for (uint32_t first = 0; first < MGL_WIDE_TILE_TOKENS / 4; first += 8) {
+    uint64_t ranks[8];
+    if (first * 4 >= tile->tokens) {
+      break;
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++) {
+      const uint32_t at = first + i;
+      const uint32_t token = tile->token + at / 2 * 8 + w->lane % 4 * 2 + at % 2;
+      const float low = d[at / 2 * 4 + at % 2], high = d[at / 2 * 4 + at % 2 + 2];
+      const bool has_low = token < rows && feature < features;
+      const bool has_high = token < rows && feature + 8 < features;
+      const uint64_t low_rank = has_low ? mgl_ordered_best(low, before + feature) : 0;
+      const uint64_t high_rank = has_high ? mgl_ordered_best(high, before + feature + 8) : 0;
+      if (takes && has_low) {
+        mgl_wide_put_logit(w, slot, token, feature, low);
+      }
+      if (takes && has_high) {
+        mgl_wide_put_logit(w, slot, token, feature + 8, high);
+      }
+      ranks[i] = high_rank > low_rank ? high_rank : low_rank;
+    }
+    const uint32_t at = first + mgl_wide_spread_max(w->lane, ranks);
+    best[at / 2 * 8 + at % 2] = ranks[0];
+  }
+}
+
+// The same one by one, where sums take so many registers that keys of eight would spill.
+static __device__ __forceinline__ void mgl_wide_rank_many(mgl_wide_worker *w,
+                                                          const mgl_wide_slot *slot,
+                                                          const mgl_wide_tile *tile,
+                                                          const float (&d)[MGL_WIDE_SUMS],
+                                                          uint64_t *best) {
   uint32_t feature = (tile->first_block + w->warp) * MGL_CUDA_BLOCK_ROWS + w->lane / 4;
   bool there = w->warp < tile->blocks;
   uint32_t rows = w->block->logit_rows;
   const uint32_t before = mgl_wide_is_over(&slot->op) ? slot->with.over.first : 0;
-  uint64_t *all = (uint64_t *)w->staged;  // [warps][MGL_WIDE_TILE_TOKENS]
-  uint64_t *best = all + w->warp * MGL_WIDE_TILE_TOKENS + w->lane % 4 * 2;
-  mgl_wide_wait_staged(w);
-  mgl_sync_wide_consumers();  // what the task before has left there has been read
 #pragma unroll
   for (int i = 0; i < MGL_WIDE_TILE_TOKENS / 4; i++) {
     uint32_t token = tile->token + i / 2 * 8 + w->lane % 4 * 2 + i % 2;
@@ -273,6 +329,25 @@ static __device__ __forceinline__ void mgl_wide_finish_logits(mgl_wide_worker *w
     if (w->lane < 4) {
       best[i / 2 * 8 + i % 2] = rank;
     }
+  }
+}
+
+// Logits as f32 rows, and the largest of each row: of the warps' sixteen features each, of the
+// tile, of the row. Without the second step all tiles' warps would change the few words of the
+// rows.
+static __device__ __forceinline__ void mgl_wide_finish_logits(mgl_wide_worker *w,
+                                                              const mgl_wide_slot *slot,
+                                                              const mgl_wide_tile *tile,
+                                                              const float (&d)[MGL_WIDE_SUMS]) {
+  static_assert(MGL_WIDE_TILE_TOKENS <= MGL_WIDE_CONSUMERS, "a token each");
+  uint64_t *all = (uint64_t *)w->staged;  // [warps][MGL_WIDE_TILE_TOKENS]
+  uint64_t *best = all + w->warp * MGL_WIDE_TILE_TOKENS + w->lane % 4 * 2;
+  mgl_wide_wait_staged(w);
+  mgl_sync_wide_consumers();  // what the task before has left there has been read
+  if constexpr (MGL_WIDE_FEW) {
+    mgl_wide_rank_few(w, slot, tile, d, best);
+  } else {
+    mgl_wide_rank_many(w, slot, tile, d, best);
   }
   mgl_sync_wide_consumers();
   const uint32_t token = w->warp * 32 + w->lane;
@@ -320,7 +395,7 @@ static __device__ __forceinline__ void mgl_wide_leave_sums(const mgl_wide_worker
   float4 *parts = mgl_wide_part_at(w, slot, record);
 #pragma unroll
   for (int i = 0; i < MGL_WIDE_SUMS / 4; i++) {
-    if (i % 8 == 0 && i * 8 >= tile->tokens) {
+    if (i % MGL_WIDE_SUMS_AT_ONCE == 0 && i * 8 >= tile->tokens) {
       return;
     }
     parts[i * MGL_WIDE_CONSUMERS] = make_float4(d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]);
@@ -445,23 +520,75 @@ static __device__ __forceinline__ void mgl_wide_exchange(mgl_wide_worker *w,
   mgl_sync_wide_consumers();
 }
 
+// All consumers: until what all splits of a tile have left is there, of all ranks.
+static __device__ __forceinline__ void mgl_wide_meet(mgl_wide_worker *w, const mgl_wide_slot *slot,
+                                                     const mgl_wide_tile *tile) {
+  mgl_wide_await(w, slot, tile, slot->op.passes);
+  if (mgl_wide_is_over(&slot->op)) {
+    mgl_wide_exchange(w, slot, tile);
+  }
+}
+
+// The norm of a range that has all its features: a warpgroup takes units of eight tokens in turn
+// with those of the other splits, a warp a quarter of each, so that all that a unit needs is on its
+// way at once.
+static __device__ __forceinline__ void mgl_wide_weigh_shared(mgl_wide_worker *w,
+                                                             const mgl_wide_slot *slot,
+                                                             const mgl_wide_tile *tile) {
+  const mgl_cuda_op *norm = &slot->with.norm;
+  const uint32_t group = w->warp / 4, range = tile->first_block / MGL_WIDE_FEATURE_BLOCKS;
+  // Of no use to a linear_add otherwise; of each group [quarters][tokens].
+  float *squares = w->block->factors[w->slot] + group * 32;
+  mgl_wide_meet(w, slot, tile);
+#pragma unroll 1
+  for (uint32_t unit = group * slot->op.passes + tile->split; unit * 8 < tile->tokens;
+       unit += 2 * slot->op.passes) {
+    float sums[2];
+    const uint32_t at = tile->token / 8 + unit;
+    mgl_wide_weigh_quarter(norm, at, range, w->warp % 4, w->lane, sums);
+    if (w->lane < 4) {
+      *(float2 *)&squares[w->warp % 4 * 8 + w->lane * 2] = make_float2(sums[0], sums[1]);
+    }
+    mgl_sync_wide_group(group);
+    if (w->warp % 4 == 0 && w->lane < 8) {
+      ((float *)norm->residual)[(size_t)range * norm->row_tiles + at * 8 + w->lane] =
+          squares[w->lane] + squares[8 + w->lane] + squares[16 + w->lane] + squares[24 + w->lane];
+    }
+    mgl_sync_wide_group(group);
+  }
+}
+
 // The norm behind a linear_add, of the tile's features.
 static __device__ __forceinline__ void mgl_wide_finish_weighed(mgl_wide_worker *w,
                                                                const mgl_wide_slot *slot,
                                                                const mgl_wide_tile *tile) {
   static_assert((int)MGL_WIDE_FEATURES == (int)MGL_WIDE_NORM_RANGE, "a tile is a range");
+  const uint32_t range = tile->first_block / MGL_WIDE_FEATURE_BLOCKS;
   mgl_wide_arrive(w, slot, tile);
-  mgl_wide_await(w, slot, tile, slot->op.passes);
-  const mgl_wide_reach here = {nullptr, {true, true}};
-  if (mgl_wide_is_over(&slot->op)) {
-    mgl_wide_exchange(w, slot, tile);
+  if constexpr (MGL_WIDE_FEW) {  // else it spills
+    if ((range + 1) * MGL_WIDE_NORM_RANGE <= slot->with.norm.k) {
+      mgl_wide_weigh_shared(w, slot, tile);
+      return;
+    }
   }
+  const mgl_wide_reach here = {nullptr, {true, true}};
+  mgl_wide_meet(w, slot, tile);
 #pragma unroll 1
   for (uint32_t unit = mgl_wide_first_unit(w, slot, tile); unit * 8 < tile->tokens;
        unit += MGL_WIDE_CONSUMER_WARPS * slot->op.passes) {
-    mgl_wide_weigh_rows(&here, &slot->with.norm, tile->token / 8 + unit,
-                        tile->first_block / MGL_WIDE_FEATURE_BLOCKS, w->lane);
+    mgl_wide_weigh_rows(&here, &slot->with.norm, tile->token / 8 + unit, range, w->lane);
   }
+}
+
+// Which head of which eight tokens of the tile a unit of rope_kv is.
+static __device__ __forceinline__ mgl_head_sums mgl_wide_head_of(const mgl_wide_worker *w,
+                                                                 const mgl_wide_tile *tile,
+                                                                 uint32_t unit) {
+  constexpr uint32_t heads = MGL_WIDE_FEATURES / MGL_HEAD_DIM;
+  mgl_head_sums sums = {};
+  sums.first_feature = tile->first_block * MGL_CUDA_BLOCK_ROWS + unit % heads * MGL_HEAD_DIM;
+  sums.row = tile->token + unit / heads * 8 + w->lane % 4 * 2;
+  return sums;
 }
 
 // rope_kv behind a qkv_proj, of the tile's heads.
@@ -470,24 +597,35 @@ static __device__ __forceinline__ void mgl_wide_finish_rotated(mgl_wide_worker *
                                                                const mgl_wide_tile *tile) {
   constexpr uint32_t heads = MGL_WIDE_FEATURES / MGL_HEAD_DIM;
   const float4 *parts = mgl_wide_part_at(w, slot, tile->number * slot->op.passes) - w->warp * 32;
+  const uint32_t row_count = tile->token + tile->tokens;
+  bool waited = !MGL_WIDE_FEW;
   mgl_wide_arrive(w, slot, tile);
-  mgl_mbarrier_wait(&w->block->factored[w->slot], w->parity);
-  mgl_wide_await(w, slot, tile, slot->op.passes);
+  if constexpr (!MGL_WIDE_FEW) {  // pages found before that would spill
+    mgl_mbarrier_wait(&w->block->factored[w->slot], w->parity);
+    mgl_wide_await(w, slot, tile, slot->op.passes);
+  }
 #pragma unroll 1
-  for (uint32_t unit = mgl_wide_first_unit(w, slot, tile); unit / heads * 8 < tile->tokens;
+  for (uint32_t unit = mgl_wide_first_unit(w, slot, tile);
+       unit / heads * 8 < tile->tokens || !waited;
        unit += MGL_WIDE_CONSUMER_WARPS * slot->op.passes) {
     const uint32_t eight = unit / heads, head = unit % heads;
-    mgl_head_sums sums;
-    sums.first_feature = tile->first_block * MGL_CUDA_BLOCK_ROWS + head * MGL_HEAD_DIM;
-    sums.row = tile->token + eight * 8 + w->lane % 4 * 2;
-    if (sums.first_feature >= slot->op.n) {
-      continue;
+    mgl_head_sums sums = mgl_wide_head_of(w, tile, unit);
+    const bool there = eight * 8 < tile->tokens && sums.first_feature < slot->op.n;
+    mgl_head_place place = {{0, 0}};
+    if (there) {  // this takes some trips, while the other splits end
+      place = mgl_head_find(&slot->with.attention, row_count, w->lane, &sums);
     }
-    mgl_head_add(parts + eight * MGL_WIDE_CONSUMERS + head * (MGL_HEAD_DIM / 16 * 32),
-                 slot->op.passes, &sums);
-    mgl_head_scale(((const float2 *)w->block->factors[w->slot])[eight * 4 + w->lane % 4],
-                   slot->op.bias, w->lane, &sums);
-    mgl_head_finish(&slot->with.attention, tile->token + tile->tokens, w->lane, &sums);
+    if (MGL_WIDE_FEW && !waited) {
+      mgl_mbarrier_wait(&w->block->factored[w->slot], w->parity);
+      mgl_wide_await(w, slot, tile, slot->op.passes);
+      waited = true;
+    }
+    if (there) {
+      const float2 *factors = (const float2 *)w->block->factors[w->slot] + eight * 4;
+      mgl_head_finish(&slot->with.attention, row_count,
+                      parts + eight * MGL_WIDE_CONSUMERS + head * (MGL_HEAD_DIM / 16 * 32),
+                      slot->op.passes, factors[w->lane % 4], slot->op.bias, w->lane, place, &sums);
+    }
   }
 }
 

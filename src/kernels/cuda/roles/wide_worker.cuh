@@ -57,7 +57,7 @@ struct mgl_wide_block {
   volatile uint32_t stop;
   // The run's and the plan's; here, since polls drop what the L1 has of them.
   mgl_word *counters;
-  uint32_t token_count, logit_rows;
+  uint32_t token_count, logit_rows, takes_rows;
   int64_t peers[MGL_RANKS];
   uint32_t rank;
   volatile uint32_t writes[MGL_WIDE_SLOTS];  // 1: the task has a result; 0: it only left its sums
@@ -629,16 +629,36 @@ static __device__ __forceinline__ void mgl_wide_produce(mgl_wide_worker *w) {
 
 // --- factors -------------------------------------------------------------------------------------
 
-// The factor of a row by the norm before the linear.
-static __device__ __forceinline__ float mgl_wide_factor(const mgl_cuda_op *op, uint32_t row) {
+static __device__ __forceinline__ float mgl_wide_factor(const mgl_cuda_op *op, float squares) {
+  return 1.0f / sqrtf(squares / (float)op->k + op->eps);
+}
+
+// The factors of four rows by the norm before the linear. Loads come in batches without a branch
+// between them: with one, each waits for the one before (docs/log/233).
+static __device__ __forceinline__ float4 mgl_wide_factors(const mgl_cuda_op *op, uint32_t row) {
+  constexpr uint32_t batch = 8;
   const uint32_t ranges = (op->k + MGL_WIDE_NORM_RANGE - 1) / MGL_WIDE_NORM_RANGE;
   const float *squares = op->norm + row;
-  float sum = 0;
-#pragma unroll 16
-  for (uint32_t i = 0; i < ranges; i++) {
-    sum += squares[(size_t)i * op->tokens];
+  float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll 1
+  for (uint32_t first = 0; first < ranges; first += batch) {
+    float4 v[batch];
+#pragma unroll
+    for (uint32_t i = 0; i < batch; i++) {
+      const uint32_t range = mgl_wide_least(first + i, ranges - 1);
+      v[i] = *(const float4 *)(squares + (size_t)range * op->tokens);
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < batch; i++) {
+      const bool there = first + i < ranges;
+      sum.x += there ? v[i].x : 0;
+      sum.y += there ? v[i].y : 0;
+      sum.z += there ? v[i].z : 0;
+      sum.w += there ? v[i].w : 0;
+    }
   }
-  return 1.0f / sqrtf(sum / (float)op->k + op->eps);
+  return make_float4(mgl_wide_factor(op, sum.x), mgl_wide_factor(op, sum.y),
+                     mgl_wide_factor(op, sum.z), mgl_wide_factor(op, sum.w));
 }
 
 // One warp: for every task, the factors of the tile's tokens by the norm before the linear, while
@@ -652,8 +672,8 @@ static __device__ __forceinline__ void mgl_wide_find_factors(mgl_wide_worker *w)
     if (mgl_op_kind_is_linear(op->kind) && op->norm != nullptr) {
       const uint32_t first = mgl_wide_tile_of(w, slot).token;
 #pragma unroll 1
-      for (uint32_t token = w->lane; token < MGL_WIDE_TILE_TOKENS; token += 32) {
-        w->block->factors[w->slot][token] = mgl_wide_factor(op, first + token);
+      for (uint32_t token = w->lane * 4; token < MGL_WIDE_TILE_TOKENS; token += 32 * 4) {
+        *(float4 *)&w->block->factors[w->slot][token] = mgl_wide_factors(op, first + token);
       }
     }
     if (mgl_wide_begins_early(op->kind)) {

@@ -47,14 +47,14 @@ static __device__ __forceinline__ bool mgl_wide_await_step(mgl_wide_worker *w,
   return w->block->stop == 0;
 }
 
-// The factors of the tile's tokens, one a thread, if the step has a norm before it.
+// The factors of the tile's tokens, four a thread, if the step has a norm before it.
 static __device__ __forceinline__ void mgl_wide_leave_factors(mgl_wide_worker *w,
                                                               const mgl_wide_slot *slot,
                                                               const mgl_wide_tile *tile) {
-  static_assert(MGL_WIDE_TILE_TOKENS == MGL_WIDE_CONSUMERS, "a token each");
-  const uint32_t thread = w->warp * 32 + w->lane;
-  if (slot->op.norm != nullptr) {
-    w->block->factors[w->slot][thread] = mgl_wide_factor(&slot->op, tile->token + thread);
+  const uint32_t token = (w->warp * 32 + w->lane) * 4;
+  if (slot->op.norm != nullptr && token < MGL_WIDE_TILE_TOKENS) {
+    *(float4 *)&w->block->factors[w->slot][token] =
+        mgl_wide_factors(&slot->op, tile->token + token);
   }
 }
 

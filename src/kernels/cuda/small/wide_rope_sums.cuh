@@ -23,6 +23,18 @@ typedef struct mgl_head_sums {
   uint32_t row;            // of the lane's first token
 } mgl_head_sums;
 
+// Where a head of K or V goes, which takes some trips to find out, before its sums are there: page
+// times positions of a page, plus the position in it. (What it is rotated by would not fit into
+// registers meanwhile.)
+typedef struct mgl_head_place {
+  uint32_t at[2];  // of V: of the lane's tokens; of K the first: of the token that the lane takes
+} mgl_head_place;
+
+// What a head of Q or K is rotated by: cos and sin of features g, of both tokens, then of g + 8.
+typedef struct mgl_head_turns {
+  float2 of[MGL_HEAD_PAIRS][4];
+} mgl_head_turns;
+
 // v: the sum of `count` parts, in their order. from: the lane's piece of the first block in the
 // first part.
 static __device__ __forceinline__ void mgl_head_add(const float4 *from, uint32_t count,
@@ -94,16 +106,13 @@ static __device__ __forceinline__ void mgl_head_turn(const float2 turn[2], float
   *high_second = y[1] * turn[1].x + x[1] * turn[1].y;
 }
 
-static __device__ __forceinline__ void mgl_head_rotate(const mgl_wide_attention *a, uint32_t lane,
+static __device__ __forceinline__ void mgl_head_rotate(const mgl_head_turns *turns,
                                                        mgl_head_sums *s) {
-  const float2 *angles = (const float2 *)a->angles + (size_t)s->row * (MGL_HEAD_DIM / 2) + lane / 4;
 #pragma unroll
   for (uint32_t i = 0; i < MGL_HEAD_PAIRS; i++) {
-    const float2 low[2] = {angles[i * 16], angles[i * 16 + MGL_HEAD_DIM / 2]};
-    const float2 high[2] = {angles[i * 16 + 8], angles[i * 16 + 8 + MGL_HEAD_DIM / 2]};
     float4 *x = &s->v[i], *y = &s->v[i + MGL_HEAD_PAIRS];
-    mgl_head_turn(low, &x->x, &y->x, &x->y, &y->y);
-    mgl_head_turn(high, &x->z, &y->z, &x->w, &y->w);
+    mgl_head_turn(&turns->of[i][0], &x->x, &y->x, &x->y, &y->y);
+    mgl_head_turn(&turns->of[i][2], &x->z, &y->z, &x->w, &y->w);
   }
 }
 
@@ -138,46 +147,87 @@ static __device__ __forceinline__ void mgl_head_store_values(uint16_t *to, uint3
   }
 }
 
-// Returns where a KV head of a row's page begins, and the row's position in it.
-static __device__ __forceinline__ size_t mgl_head_page(const mgl_wide_attention *a, uint32_t row,
-                                                       uint32_t kv_head, uint32_t *out_position) {
+static __device__ __forceinline__ uint32_t mgl_head_place_of(const mgl_wide_attention *a,
+                                                             uint32_t row) {
   const uint32_t position = a->positions[row];
-  *out_position = position % MGL_CUDA_KV_PAGE_TOKENS;
-  return mgl_wide_page_offset(a, mgl_wide_page(a, a->slots[row], position), kv_head);
+  return mgl_wide_page(a, a->slots[row], position) * MGL_CUDA_KV_PAGE_TOKENS +
+         position % MGL_CUDA_KV_PAGE_TOKENS;
 }
 
-// Norm, rotation and store of a head of Q, K or V. row_count: rows of the iteration.
-static __device__ __forceinline__ void mgl_head_finish(const mgl_wide_attention *a,
-                                                       uint32_t row_count, uint32_t lane,
-                                                       mgl_head_sums *s) {
+// In elements, of a KV head of which a position has `stride`.
+static __device__ __forceinline__ size_t mgl_head_offset(const mgl_wide_attention *a, uint32_t at,
+                                                         uint32_t kv_head, uint32_t stride) {
+  return mgl_wide_page_offset(a, at / MGL_CUDA_KV_PAGE_TOKENS, kv_head) +
+         at % MGL_CUDA_KV_PAGE_TOKENS * stride;
+}
+
+// row_count: rows of the iteration.
+static __device__ __forceinline__ mgl_head_place mgl_head_find(const mgl_wide_attention *a,
+                                                               uint32_t row_count, uint32_t lane,
+                                                               const mgl_head_sums *s) {
   const uint32_t q_heads = a->kv_heads * MGL_GROUP;
   const uint32_t head = s->first_feature / MGL_HEAD_DIM;
-  uint32_t position;
+  const bool is_v = head >= q_heads + a->kv_heads;
+  const uint32_t row = s->row + (is_v ? 0 : lane / 4 % 2);
+  mgl_head_place place = {{0, 0}};
+  if (head >= q_heads && row < row_count) {
+    place.at[0] = mgl_head_place_of(a, row);
+  }
+  if (is_v && row + 1 < row_count) {
+    place.at[1] = mgl_head_place_of(a, row + 1);
+  }
+  return place;
+}
+
+static __device__ __forceinline__ void mgl_head_load_turns(const mgl_wide_attention *a,
+                                                           uint32_t lane, const mgl_head_sums *s,
+                                                           mgl_head_turns *out) {
+  const float2 *angles = (const float2 *)a->angles + (size_t)s->row * (MGL_HEAD_DIM / 2) + lane / 4;
+#pragma unroll
+  for (uint32_t i = 0; i < MGL_HEAD_PAIRS; i++) {
+    const float2 *of = angles + i * 16;
+    out->of[i][0] = of[0];
+    out->of[i][1] = of[MGL_HEAD_DIM / 2];
+    out->of[i][2] = of[8];
+    out->of[i][3] = of[8 + MGL_HEAD_DIM / 2];
+  }
+}
+
+// Adds a head's sums (mgl_head_add, mgl_head_scale), and norms, rotates and stores it.
+static __device__ __forceinline__ void mgl_head_finish(const mgl_wide_attention *a,
+                                                       uint32_t row_count, const float4 *from,
+                                                       uint32_t count, float2 factor,
+                                                       const float *bias, uint32_t lane,
+                                                       mgl_head_place place, mgl_head_sums *s) {
+  const uint32_t q_heads = a->kv_heads * MGL_GROUP;
+  const uint32_t head = s->first_feature / MGL_HEAD_DIM;
   if (head >= q_heads + a->kv_heads) {
+    mgl_head_add(from, count, s);
+    mgl_head_scale(factor, bias, lane, s);
 #pragma unroll
     for (uint32_t i = 0; i < 2; i++) {
       if (s->row + i < row_count) {
-        const size_t at = mgl_head_page(a, s->row + i, head - q_heads - a->kv_heads, &position);
-        mgl_head_store_values(a->v_cache + at + position, lane, i != 0, s);
+        const size_t at = mgl_head_offset(a, place.at[i], head - q_heads - a->kv_heads, 1);
+        mgl_head_store_values(a->v_cache + at, lane, i != 0, s);
       }
     }
     return;
   }
   const bool is_q = head < q_heads;
   const float *norm = is_q ? a->q_norm : a->k_norm;
+  const uint32_t row = s->row + lane / 4 % 2;
+  mgl_head_turns turns;
+  mgl_head_load_turns(a, lane, s, &turns);
+  mgl_head_add(from, count, s);
+  mgl_head_scale(factor, bias, lane, s);
   if (norm != nullptr) {
     mgl_head_norm(a->eps, norm, lane, s);
   }
-  mgl_head_rotate(a, lane, s);
-  const uint32_t row = s->row + lane / 4 % 2;
-  const bool there = row < row_count;
-  uint16_t *to = a->q + ((size_t)row * q_heads + head) * MGL_HEAD_DIM;
-  if (!is_q && there) {
-    const size_t at = mgl_head_page(a, row, head - q_heads, &position);
-    to = a->k_cache + at + position * MGL_HEAD_DIM;
-  }
+  mgl_head_rotate(&turns, s);
+  uint16_t *to = is_q ? a->q + ((size_t)row * q_heads + head) * MGL_HEAD_DIM
+                      : a->k_cache + mgl_head_offset(a, place.at[0], head - q_heads, MGL_HEAD_DIM);
   const float scale = is_q ? a->scale * 1.4426950408889634f : 1.0f;  // scores are powers of 2
-  mgl_head_store_rows(to, scale, there, lane, s);
+  mgl_head_store_rows(to, scale, row < row_count, lane, s);
 }
 
 #endif

@@ -314,6 +314,55 @@ static __device__ __forceinline__ void mgl_wide_weigh_whole(const mgl_wide_reach
   mgl_wide_store_squares(reach, op, unit, range, lane, sums);
 }
 
+// A quarter of a range that has all its features, of eight tokens, by one of four warps, where
+// those who made the sums do the norm: all that it adds is asked for at once. sums: of squares, in
+// lanes 0 to 3, of the lane's two tokens.
+static __device__ __forceinline__ void mgl_wide_weigh_quarter(const mgl_cuda_op *op, uint32_t unit,
+                                                              uint32_t range, uint32_t quarter,
+                                                              uint32_t lane, float sums[2]) {
+  constexpr uint32_t more = 8;                                          // parts at once
+  const uint32_t group = range * (MGL_WIDE_NORM_RANGE / 32) + quarter;  // of 32 features
+  const uint64_t first = mgl_wide_column(op->tokens, unit, group * 2, lane);
+  const uint64_t column = (uint64_t)(op->tokens / 8) * 32;
+  const uint64_t of_part = op->copy_bytes / sizeof(float4);
+  float4 *stream = (float4 *)op->x + first;
+  const float4 *parts = (const float4 *)op->bias + first;
+  const mgl_wide_reach here = {nullptr, {true, true}};
+  float4 v[2] = {stream[0], stream[column]};
+  float weights[4];
+#pragma unroll
+  for (uint32_t i = 0; i < 4; i++) {
+    weights[i] = __ldg(op->norm + group * 32 + lane / 4 + 8 * i);
+  }
+#pragma unroll 1
+  for (uint32_t part = 0; part < op->passes; part += more) {
+    float4 p[more][2];
+#pragma unroll
+    for (uint32_t j = 0; j < more; j++) {
+      const uint64_t at = mgl_wide_least(part + j, op->passes - 1) * of_part;
+      p[j][0] = parts[at];
+      p[j][1] = parts[at + column];
+    }
+#pragma unroll
+    for (uint32_t j = 0; j < more; j++) {
+      const bool there = part + j < op->passes;
+      v[0] = mgl_wide_plus(v[0], there ? p[j][0] : make_float4(0, 0, 0, 0));
+      v[1] = mgl_wide_plus(v[1], there ? p[j][1] : make_float4(0, 0, 0, 0));
+    }
+  }
+  stream[0] = v[0];
+  stream[column] = v[1];
+  mgl_wide_store_chunk(&here, (uint8_t *)op->out, op->row_tiles, unit, group, lane, v[0], v[1],
+                       weights);
+  sums[0] = v[0].x * v[0].x + v[0].z * v[0].z + v[1].x * v[1].x + v[1].z * v[1].z;
+  sums[1] = v[0].y * v[0].y + v[0].w * v[0].w + v[1].y * v[1].y + v[1].w * v[1].w;
+#pragma unroll
+  for (int offset = 4; offset < 32; offset *= 2) {
+    sums[0] += __shfl_xor_sync(0xffffffffu, sums[0], offset);
+    sums[1] += __shfl_xor_sync(0xffffffffu, sums[1], offset);
+  }
+}
+
 // One range of features of eight tokens, of all rows.
 static __device__ __forceinline__ void mgl_wide_weigh_rows(const mgl_wide_reach *reach,
                                                            const mgl_cuda_op *op, uint32_t unit,

@@ -99,12 +99,11 @@ static mgl_status pack_matrix(uploader *u, target t, mgl_error *err) {
 }
 
 // Zero points are whole numbers of scales.
-static mgl_status check_zeros(const mgl_tensor *tensor, const unsigned char *rows, uint32_t k,
-                              mgl_error *err) {
-  const mgl_row_layout layout = mgl_row_layout_of(mgl_tensor_form(tensor), k);
-  for (uint64_t row = 0; tensor->offsets && row < tensor->dims[0].number; row++) {
+static mgl_status check_zeros(const mgl_tensor *tensor, target t, mgl_error *err) {
+  const mgl_row_layout layout = mgl_row_layout_of(mgl_tensor_form(tensor), t.k);
+  for (uint64_t row = 0; tensor->offsets && row < t.rows; row++) {
     for (uint32_t g = 0; g < layout.groups; g++) {
-      const unsigned char *at = rows + row * layout.bytes + g * sizeof(float);
+      const unsigned char *at = t.from + row * layout.bytes + g * sizeof(float);
       float scale, offset;
       memcpy(&scale, at + layout.scales, sizeof scale);
       memcpy(&offset, at + layout.offsets, sizeof offset);
@@ -113,8 +112,8 @@ static mgl_status check_zeros(const mgl_tensor *tensor, const unsigned char *row
                              "weight \"%s\", row %llu, group %u: expected an offset that is a "
                              "whole number of scales (up to %d), found %g for a scale of %g; run "
                              "it on the CPU",
-                             tensor->name, (unsigned long long)row, g, MGL_MOST_ZERO,
-                             (double)offset, (double)scale);
+                             t.name, (unsigned long long)row, g, MGL_MOST_ZERO, (double)offset,
+                             (double)scale);
       }
     }
   }
@@ -125,15 +124,14 @@ static mgl_status check_zeros(const mgl_tensor *tensor, const unsigned char *row
 static mgl_status pack_codes(uploader *u, target t, mgl_packed_matrices m, mgl_error *err) {
   const mgl_cuda_driver *driver = &u->p->device->driver;
   const mgl_tensor *tensor = &u->p->program->tensors[t.tensor];
-  const unsigned char *from = u->found.data[t.tensor];
   mgl_cu_ptr staging = u->p->memory[MGL_CUDA_MEMORY_STAGING];
   const mgl_row_layout row = mgl_row_layout_of(mgl_tensor_form(tensor), m.k);
   uint32_t packing = m.packing;
-  MGL_TRY(check_zeros(tensor, from, m.k, err));
+  MGL_TRY(check_zeros(tensor, t, err));
   uint64_t most = u->p->layout.bytes[MGL_CUDA_MEMORY_STAGING] / row.bytes / MGL_CUDA_HALF_ROWS *
                   MGL_CUDA_HALF_ROWS;
-  for (uint64_t begin = 0; begin < tensor->dims[0].number; begin += most) {
-    uint64_t left = tensor->dims[0].number - begin;
+  for (uint64_t begin = 0; begin < t.rows; begin += most) {
+    uint64_t left = t.rows - begin;
     mgl_code_rows rows = {.rows = mgl_cuda_pointer(staging),
                           .row_count = (uint32_t)(left < most ? left : most),
                           .row_bytes = (uint32_t)row.bytes,
@@ -142,7 +140,7 @@ static mgl_status pack_codes(uploader *u, target t, mgl_packed_matrices m, mgl_e
                           .k = m.k,
                           .group = tensor->group};
     uint32_t first = t.first_block + (uint32_t)(begin / MGL_CUDA_HALF_ROWS) * t.block_stride;
-    MGL_CUDA_TRY(driver, copy_to_device, err, staging, from + begin * row.bytes,
+    MGL_CUDA_TRY(driver, copy_to_device, err, staging, t.from + begin * row.bytes,
                  (size_t)(rows.row_count * row.bytes));
     for (uint32_t half = 0; half < 2; half++) {
       void *parameters[] = {&rows, &packing, &half, &first, &t.block_stride, &t.packed};
@@ -179,7 +177,7 @@ static mgl_status upload_matrix(uploader *u, target t, mgl_packed_matrices m, mg
 // The matrices of all experts, each expert's row blocks behind those of the one before.
 static mgl_status upload_experts(uploader *u, target t, mgl_packed_matrices m, mgl_error *err) {
   const mgl_tensor *tensor = &u->p->program->tensors[t.tensor];
-  const void *const *matrices = u->checkpoint == NULL ? NULL : u->found.data[t.tensor];
+  const void *const *matrices = u->found.data == NULL ? NULL : u->found.data[t.tensor];
   const uint64_t expert_bytes = m.row_blocks / m.experts * mgl_packed_row_block_bytes(&m);
   for (uint32_t e = 0; e < m.experts; e++) {
     char name[MGL_GRAPH_MAX_NAME_BYTES];

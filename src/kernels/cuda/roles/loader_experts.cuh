@@ -238,16 +238,108 @@ static __device__ __forceinline__ bool mgl_load_down(mgl_loader *l, const mgl_lo
   return true;
 }
 
+// --- pages of codes ------------------------------------------------------------------------------
+
+// As mgl_load_up: an expert's row block is whole panels.
+static __device__ __forceinline__ bool mgl_load_coded_up(mgl_loader *l, const mgl_load *load,
+                                                         uint32_t row, uint32_t block) {
+  const uint32_t panels = mgl_panels_of(MGL_EXPERT_WIDTH);
+  const uint32_t most = mgl_packing_panels((mgl_packing)load->packing);
+  const uint32_t expert = mgl_loader_expert(l, row, block / MGL_EXPERT_UP_BLOCKS);
+  uint64_t first = (uint64_t)expert * MGL_EXPERT_UP_BLOCKS + block % MGL_EXPERT_UP_BLOCKS;
+  const uint8_t *from = load->weights + first * panels * load->panel_bytes;
+  for (uint32_t i = 0; i < panels; i += most) {
+    const uint32_t count = min(most, panels - i);
+    if (!mgl_load_page(l, from + i * load->panel_bytes, count * load->panel_bytes)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Where the loader is in a row of down, all slots one behind the other.
+struct mgl_expert_place {
+  uint32_t slot, column;  // in the row of the slot's expert
+  const uint8_t *block;   // that expert's row block
+};
+
+static __device__ __forceinline__ void mgl_expert_enter(const mgl_loader *l, const mgl_load *load,
+                                                        uint32_t row, uint32_t block,
+                                                        mgl_expert_place *at) {
+  const uint32_t expert = mgl_loader_expert(l, row, at->slot);
+  const uint64_t first = (uint64_t)expert * MGL_EXPERT_DOWN_BLOCKS + block;
+  at->column = 0;
+  at->block = load->weights + first * mgl_panels_of(MGL_EXPERT_FEATURES) * load->panel_bytes;
+}
+
+// A panel of that row.
+static __device__ __forceinline__ void mgl_load_panel_of_slots(const mgl_loader *l,
+                                                               const mgl_load *load, uint32_t row,
+                                                               uint32_t block, uint32_t to,
+                                                               uint32_t full,
+                                                               mgl_expert_place *at) {
+  for (uint32_t done = 0; done < MGL_PANEL_K;) {
+    const mgl_panel_part part = mgl_panel_part_of((mgl_packing)load->packing, load->panel_bytes,
+                                                  done, at->column, MGL_EXPERT_FEATURES);
+    mgl_page_copy(to + part.codes_to, at->block + part.codes_from, part.codes_bytes, full);
+    mgl_page_copy(to + part.scales_to, at->block + part.scales_from, part.scales_bytes, full);
+    done += part.columns;
+    at->column += part.columns;
+    if (at->column == MGL_EXPERT_FEATURES && ++at->slot < MGL_EXPERT_SLOTS) {
+      mgl_expert_enter(l, load, row, block, at);
+    }
+  }
+}
+
+// As mgl_load_down.
+static __device__ __forceinline__ bool mgl_load_coded_down(mgl_loader *l, const mgl_load *load,
+                                                           uint32_t row, uint32_t block) {
+  const uint32_t panels = MGL_EXPERT_SLOTS * MGL_EXPERT_FEATURES / MGL_PANEL_K;
+  const uint32_t most = mgl_packing_panels((mgl_packing)load->packing);
+  mgl_expert_place at = {};
+  mgl_expert_enter(l, load, row, block, &at);
+  for (uint32_t i = 0; i < panels; i += most) {
+    if (!mgl_loader_room(l)) {
+      return false;
+    }
+    const uint32_t count = min(most, panels - i);
+    const uint32_t to = l->pages_at + l->page * MGL_PAGE_BYTES;
+    const uint32_t full = mgl_loader_full(l, l->page);
+    mgl_page_expect(count * load->panel_bytes, full);
+    for (uint32_t j = 0; j < count; j++) {
+      mgl_load_panel_of_slots(l, load, row, block, to + j * load->panel_bytes, full, &at);
+    }
+    mgl_page_asked(full);
+    mgl_ring_next(l, &l->page, &l->parity);
+    l->in_flight++;
+  }
+  return true;
+}
+
+// -------------------------------------------------------------------------------------------------
+
+static __device__ __forceinline__ bool mgl_load_expert_block(mgl_loader *l, const mgl_load *load,
+                                                             uint32_t row, uint32_t block) {
+  const bool up = (load->experts & 3) == MGL_LOAD_EXPERTS_UP;
+  if (MGL_HAS_CODES && load->packing != MGL_PACKING_BF16) {
+    return up ? mgl_load_coded_up(l, load, row, block) : mgl_load_coded_down(l, load, row, block);
+  }
+  return up ? mgl_load_up(l, load, row, block) : mgl_load_down(l, load, row, block);
+}
+
 // All pages of a task of experts, token after token. False: give up.
 static __device__ __forceinline__ bool mgl_load_experts(mgl_loader *l, const mgl_load *load) {
   const bool up = (load->experts & 3) == MGL_LOAD_EXPERTS_UP;
-  const uint32_t pages = (load->end - load->begin) * l->rows * mgl_pages_of_block(load->k_padded);
+  const bool coded = MGL_HAS_CODES && load->packing != MGL_PACKING_BF16;
+  const uint32_t pages =
+      (load->end - load->begin) * l->rows *
+      (coded ? mgl_coded_pages(load->packing, load->k_padded) : mgl_pages_of_block(load->k_padded));
   l->most = pages < MGL_CUDA_LONG_PAGES ? l->most_short : l->most_long;
   // What gate and up read was there before the logits were.
   l->bound = up ? l->most : l->most_ahead;
   for (uint32_t row = 0; row < l->rows; row++) {
     for (uint32_t block = load->begin; block < load->end; block++) {
-      if (!(up ? mgl_load_up(l, load, row, block) : mgl_load_down(l, load, row, block))) {
+      if (!mgl_load_expert_block(l, load, row, block)) {
         return false;
       }
     }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "device/cpu/cpu_loads.h"
 #include "device/cpu/cpu_weights.h"
 #include "device/cuda/cuda_pack.h"
 #include "device/cuda/cuda_program_parts.h"
@@ -96,6 +97,22 @@ static mgl_status pack_matrix(uploader *u, target t, mgl_error *err) {
     report(u, rows * row_bytes);
   }
   return MGL_OK;
+}
+
+// A router of dummy weights that makes other choices than random ones: the host draws it.
+static mgl_status upload_routed(uploader *u, target t, mgl_error *err) {
+  const mgl_build *build = &u->p->build;
+  uint16_t *rows = mgl_alloc((size_t)t.rows * t.k * sizeof *rows);
+  if (rows == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the router \"%s\"", t.name);
+  }
+  mgl_dummy_weights_fill(t.name, build->seed, MGL_DTYPE_BF16, 2, t.stored, 0, (size_t)t.rows * t.k,
+                         rows);
+  mgl_cpu_route_dummy_rows(build->routing, MGL_DTYPE_BF16, t.rows, t.k, rows);
+  t.from = (const uint8_t *)rows;
+  mgl_status status = pack_matrix(u, t, err);
+  mgl_free(rows);
+  return status;
 }
 
 // Zero points are whole numbers of scales.
@@ -213,6 +230,11 @@ static mgl_status upload_matrices(uploader *u, uint32_t op_idx, mgl_error *err) 
                 .block_stride = interleaved ? 2 : 1,
                 .packed = u->p->memory[MGL_CUDA_MEMORY_WEIGHTS] + u->p->layout.matrices[op_idx]};
     block += mgl_packed_blocks(t.rows);
+    if (op->kind == MGL_OP_ROUTER && u->checkpoint == NULL &&
+        u->p->build.routing != MGL_ROUTING_UNIFORM) {
+      MGL_TRY(upload_routed(u, t, err));
+      continue;
+    }
     MGL_TRY(m.experts != 0 ? upload_experts(u, t, m, err) : upload_matrix(u, t, m, err));
   }
   return MGL_OK;

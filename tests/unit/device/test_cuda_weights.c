@@ -1,4 +1,5 @@
 // Where the GPU's weights lie: what the host packs is what ops read, from a checkpoint and made up.
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -283,7 +284,33 @@ static void check_coded_experts(const mgl_cuda_program *program, uint32_t op_cou
   assert_int_equal(seen, 2);
 }
 
-static void check_mixture(const char *json, bool coded) {
+// Rows of the router are those that are drawn, times what the routing says.
+static void check_router(uint32_t op_count, mgl_routing routing) {
+  const char *name = "model.layers.0.mlp.gate.weight";
+  const uint64_t dims[] = {EXPERTS, WIDTH};
+  const size_t count = (size_t)EXPERTS * WIDTH;
+  uint16_t *drawn = mgl_alloc(count * sizeof *drawn), *found = mgl_alloc(count * sizeof *found);
+  uint32_t router = 0;
+  assert_true(drawn != NULL && found != NULL);
+  while (router + 1 < op_count &&
+         (fake.run->graphs[0].ops[router + 1].flags & MGL_CUDA_EXPERTS) == 0) {
+    router++;
+  }
+  mgl_dummy_weights_fill(name, FAKE_MODEL_SEED, MGL_DTYPE_BF16, 2, dims, 0, count, drawn);
+  mgl_cuda_unpack_rows(fake.run->graphs[0].ops[router].weights, EXPERTS, WIDTH, 0, 1, found);
+  for (size_t i = 0; i < count; i++) {
+    const float factor = routing == MGL_ROUTING_UNIFORM ? 1
+                         : routing == MGL_ROUTING_ONE
+                             ? 0
+                             : 1 / (1 + 8 * (float)(i / WIDTH) / (float)EXPERTS);
+    const float wanted = mgl_bf16_to_f32(drawn[i]) * factor;
+    assert_true(fabsf(mgl_bf16_to_f32(found[i]) - wanted) <= fabsf(wanted) * 0x1p-8f);
+  }
+  mgl_free(drawn);
+  mgl_free(found);
+}
+
+static void check_mixture(const char *json, mgl_routing routing, bool coded) {
   fake.codes = coded;
   mgl_error err = {0};
   mgl_config config;
@@ -299,6 +326,7 @@ static void check_mixture(const char *json, bool coded) {
   assert_int_equal(mgl_family_build(&config, NULL, &graph, &err), MGL_OK);
   const mgl_cuda_program_options options = {.program = graph,
                                             .build.seed = FAKE_MODEL_SEED,
+                                            .build.routing = routing,
                                             .get_code = fake_cuda_code,
                                             .sizes.limits.tokens = 16,
                                             .sizes.sequences = 2,
@@ -308,6 +336,7 @@ static void check_mixture(const char *json, bool coded) {
   }
   assert_int_equal(mgl_cuda_program_generate(program, &job, &err), MGL_OK);
   uint32_t ops = (uint32_t)mgl_cuda_program_fused(program)->op_count;
+  check_router(ops, routing);
   if (coded) {
     check_coded_experts(program, ops);
   } else {
@@ -321,8 +350,9 @@ static void check_mixture(const char *json, bool coded) {
 
 static void experts_lie_one_behind_the_other(void **state) {
   (void)state;
-  check_mixture(mixture_json, false);
-  check_mixture(coded_json, true);
+  check_mixture(mixture_json, MGL_ROUTING_UNIFORM, false);
+  check_mixture(mixture_json, MGL_ROUTING_ONE, false);
+  check_mixture(coded_json, MGL_ROUTING_SKEWED, true);
   fake.codes = false;
 }
 

@@ -1,17 +1,19 @@
 // The tasks of a mixture's experts: linears of one token (tasks_linear_one.cuh, of codes
-// tasks_linear_coded.cuh), for one token of the iteration after the other. To them gate and up are a gate_up of S * F features, and down is a
+// tasks_linear_coded.cuh). To them gate and up are a gate_up of S * F features, and down is a
 // linear_add of S * F inputs; which experts' weights the pages have, the loader knows
 // (roles/loader_experts.cuh). What is theirs is the weight of a slot, which goes into the outputs
 // of gate and up, so that down adds the slots up as it adds anything: in the order of their
 // experts.
 //
-// A token costs a trip to the L2 for its x and its own reading of weights, also where two tokens
-// have an expert in common: of 8 tokens with 8 of 128 experts each, 51 of 64 are others.
+// Several tokens have bodies of their own (tasks_experts_rows.cuh); where these have no room, one
+// token is computed after the other, which costs a trip to the L2 for its x and its own reading of
+// weights.
 #ifndef MGL_KERNELS_CUDA_LINEAR_TASKS_EXPERTS_CUH
 #define MGL_KERNELS_CUDA_LINEAR_TASKS_EXPERTS_CUH
 
 #include "kernels/cuda/common/experts.cuh"
 #include "kernels/cuda/linear/tasks_linear_coded.cuh"
+#include "kernels/cuda/linear/tasks_linear_rows.cuh"
 
 static_assert(MGL_ONE_SUMS_AT + MGL_LINEAR_SUMS_BYTES <= MGL_EXPERT_ROUTES_AT,
               "routes lie behind what a linear of one token uses");
@@ -91,6 +93,8 @@ static __device__ __forceinline__ void mgl_experts_open_rest(const mgl_worker *w
     }
   }
 }
+
+#include "kernels/cuda/linear/tasks_experts_rows.cuh"  // by the function above
 
 // Row blocks [begin, end) of the slot for token `row`. False: the run has stopped before.
 template <bool UP>
@@ -237,14 +241,32 @@ static __device__ __forceinline__ void mgl_experts_rows(mgl_worker *w) {
   mgl_experts_open_rest<UP>(w, &l);
 }
 
+// In a graph of several tokens each expert that is hit is read once, where that has a body: of
+// codes, slices of a row of all slots must not go over the end of an expert's.
+template <mgl_packing P>
+static __device__ __forceinline__ constexpr bool mgl_experts_have_hits() {
+  return MGL_EXPERTS_BY_HITS && (P == MGL_PACKING_BF16 || MGL_EXPERT_FEATURES % MGL_SHARE_K == 0);
+}
+
+template <bool UP, mgl_packing P>
+static __device__ __forceinline__ void mgl_experts_run(mgl_worker *w) {
+  if constexpr (mgl_experts_have_hits<P>()) {
+    if (mgl_task_slot(w)->op.tokens > 1) {
+      mgl_experts_by_hits<UP, P>(w);
+      return;
+    }
+  }
+  mgl_experts_rows<UP, P>(w);
+}
+
 template <bool UP>
 static __device__ __forceinline__ void mgl_task_experts(mgl_worker *w) {
-  mgl_experts_rows<UP, MGL_PACKING_BF16>(w);
+  mgl_experts_run<UP, MGL_PACKING_BF16>(w);
 }
 
 template <bool UP, mgl_packing P>
 static __device__ __forceinline__ void mgl_task_experts_coded(mgl_worker *w) {
-  mgl_experts_rows<UP, P>(w);
+  mgl_experts_run<UP, P>(w);
 }
 
 #endif

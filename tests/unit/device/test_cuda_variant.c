@@ -75,9 +75,12 @@ static void experts_have_bodies(void **state) {
     mgl_packing packing;
     const char *name;
   } cases[] = {{1, true, MGL_PACKING_BF16, "experts_up"},
-               {16, false, MGL_PACKING_BF16, "experts_down"},
+               {8, true, MGL_PACKING_BF16, "experts_up"},
+               {16, false, MGL_PACKING_BF16, "experts_down_rows"},
                {1, true, MGL_PACKING_E4M3, "e4m3 experts_up"},
-               {64, false, MGL_PACKING_Z4, "z4 experts_down"}};
+               {8, false, MGL_PACKING_E4M3, "e4m3 experts_down"},
+               {16, true, MGL_PACKING_I4, "i4 experts_up_rows"},
+               {64, false, MGL_PACKING_Z4, "z4 experts_down_rows"}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     char name[MGL_TASK_FUNCTION_NAME_BYTES];
     mgl_cuda_op op = linear(cases[i].tokens, 2048, cases[i].normed, cases[i].packing);

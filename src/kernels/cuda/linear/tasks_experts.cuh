@@ -205,9 +205,8 @@ static __device__ __forceinline__ bool mgl_experts_coded_row(mgl_worker *w, mgl_
   return true;
 }
 
-// UP: gate and up; else down.
 template <bool UP, mgl_packing P>
-static __device__ __forceinline__ void mgl_experts_rows(mgl_worker *w) {
+static __device__ __forceinline__ void mgl_experts_one_by_one(mgl_worker *w) {
   const mgl_slot *slot = mgl_task_slot(w);
   mgl_linear l;
   mgl_one_norm norm;
@@ -241,32 +240,21 @@ static __device__ __forceinline__ void mgl_experts_rows(mgl_worker *w) {
   mgl_experts_open_rest<UP>(w, &l);
 }
 
-// In a graph of several tokens each expert that is hit is read once, where that has a body: of
-// codes, slices of a row of all slots must not go over the end of an expert's.
-template <mgl_packing P>
-static __device__ __forceinline__ constexpr bool mgl_experts_have_hits() {
-  return MGL_EXPERTS_BY_HITS && (P == MGL_PACKING_BF16 || MGL_EXPERT_FEATURES % MGL_SHARE_K == 0);
-}
-
+// UP: gate and up; else down.
 template <bool UP, mgl_packing P>
-static __device__ __forceinline__ void mgl_experts_run(mgl_worker *w) {
-  if constexpr (mgl_experts_have_hits<P>()) {
-    if (mgl_task_slot(w)->op.tokens > 1) {
-      mgl_experts_by_hits<UP, P>(w);
-      return;
-    }
-  }
-  mgl_experts_rows<UP, P>(w);
-}
-
-template <bool UP>
 static __device__ __forceinline__ void mgl_task_experts(mgl_worker *w) {
-  mgl_experts_run<UP, MGL_PACKING_BF16>(w);
+  mgl_experts_one_by_one<UP, P>(w);
 }
 
+// Of codes, slices of a row of all slots must not go over the end of an expert's.
 template <bool UP, mgl_packing P>
-static __device__ __forceinline__ void mgl_task_experts_coded(mgl_worker *w) {
-  mgl_experts_run<UP, P>(w);
+static __device__ __forceinline__ void mgl_task_experts_rows(mgl_worker *w) {
+  if constexpr (MGL_EXPERTS_BY_HITS &&
+                (P == MGL_PACKING_BF16 || MGL_EXPERT_FEATURES % MGL_SHARE_K == 0)) {
+    mgl_experts_by_hits<UP, P>(w);
+  } else {
+    mgl_experts_one_by_one<UP, P>(w);
+  }
 }
 
 #endif

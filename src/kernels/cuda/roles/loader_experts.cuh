@@ -163,9 +163,9 @@ struct mgl_expert_hits {
   uint64_t rows[MGL_EXPERT_LANE_LOGITS];
 };
 
-// The whole warp: writes the S experts of a row in the order of their numbers, and notes them.
+// The whole warp: writes the S experts of a row in ascending order. notes: to *hits, too.
 static __device__ __forceinline__ void mgl_expert_choose(
-    const uint32_t logits[MGL_EXPERT_LANE_LOGITS], uint32_t routes_at, uint32_t at_row,
+    const uint32_t logits[MGL_EXPERT_LANE_LOGITS], uint32_t routes_at, uint32_t at_row, bool notes,
     mgl_expert_hits *hits) {
   const uint32_t lane = threadIdx.x % 32;
   uint32_t top = 0;
@@ -189,7 +189,7 @@ static __device__ __forceinline__ void mgl_expert_choose(
       uint32_t slot = before + __popc(all & ((1u << lane) - 1));
       mgl_expert_put(routes_at + slot * MGL_EXPERT_ROUTE_BYTES, i * 32 + lane,
                      __fdividef(weights[i], sum) * MGL_EXPERT_SCALE);
-      if (MGL_EXPERTS_BY_HITS) {
+      if (MGL_EXPERTS_BY_HITS && notes) {
         // Where 15 was.
         hits->slots[i] ^= (uint64_t)(15 ^ slot) << at_row % MGL_EXPERT_PASS_ROWS * 4;
         hits->rows[i] |= UINT64_C(1) << at_row;
@@ -283,7 +283,7 @@ static __device__ __forceinline__ void mgl_loader_route_rows(const mgl_loader *l
     }
     mgl_expert_choose(logits,
                       mgl_loader_routes(l) + row * (MGL_EXPERT_SLOTS * MGL_EXPERT_ROUTE_BYTES), row,
-                      &hits);
+                      l->several, &hits);
     if (MGL_EXPERTS_BY_HITS && l->several &&
         ((row + 1) % MGL_EXPERT_PASS_ROWS == 0 || row + 1 == l->rows)) {
       mgl_loader_put_hits(l, row / MGL_EXPERT_PASS_ROWS, &hits);
@@ -316,7 +316,7 @@ static __device__ __forceinline__ bool mgl_loader_route(mgl_loader *l, const mgl
   if (__shfl_sync(0xffffffffu, may, 0) == 0) {
     return false;
   }
-  l->several = op->tokens > 1;
+  l->several = mgl_of_hits(op);
   l->rows = op->tokens == 1 ? 1 : __ldcg(&l->run->plans[l->iteration & 1].token_count);
   at += __shfl_sync(0xffffffffu, l->copy, 0) == MGL_LOADER_COPY_SECOND ? op->copy_bytes : 0;
   mgl_loader_route_rows(l, at, op->copy_bytes != 0);
@@ -550,7 +550,7 @@ static __device__ __forceinline__ bool mgl_load_hits(mgl_loader *l, const mgl_lo
   return true;
 }
 
-// Whether the graph has several tokens and their task a body for that (linear/tasks_experts.cuh).
+// Whether tokens share the reading and their task has a body for that (linear/tasks_experts.cuh).
 static __device__ __forceinline__ bool mgl_loads_hits(const mgl_loader *l, const mgl_load *load) {
   return MGL_EXPERTS_BY_HITS && l->several &&
          (!mgl_is_coded(load) || MGL_EXPERT_FEATURES % MGL_SHARE_K == 0);

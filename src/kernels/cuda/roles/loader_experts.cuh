@@ -260,9 +260,17 @@ static __device__ __forceinline__ void mgl_loader_put_parts(const mgl_loader *l,
   }
 }
 
-// The whole warp: the experts of all rows. The next one's logits come while one's are compared.
-static __device__ __forceinline__ void mgl_loader_route_rows(const mgl_loader *l, const uint8_t *at,
-                                                             bool carried) {
+// The whole warp: the experts of all rows. The next one's logits come while one's are compared. (A
+// function of its own, to which nothing is passed by address: what it keeps would otherwise take
+// the registers of what the loader keeps. See docs/gpu.md, "Five things that cost days".)
+static __device__ __noinline__ void mgl_loader_route_rows(uint32_t block_at, uint32_t rows,
+                                                          const uint8_t *at, bool carried,
+                                                          bool notes) {
+  mgl_loader of = {};
+  of.block_at = block_at;
+  of.rows = rows;
+  of.several = notes;
+  const mgl_loader *l = &of;
   const uint32_t stop_at = l->block_at + (uint32_t)offsetof(mgl_block, stop);
   const size_t row_bytes = MGL_EXPERTS * sizeof(float);
   uint32_t logits[MGL_EXPERT_LANE_LOGITS], next[MGL_EXPERT_LANE_LOGITS];
@@ -319,7 +327,7 @@ static __device__ __forceinline__ bool mgl_loader_route(mgl_loader *l, const mgl
   l->several = mgl_of_hits(op);
   l->rows = op->tokens == 1 ? 1 : __ldcg(&l->run->plans[l->iteration & 1].token_count);
   at += __shfl_sync(0xffffffffu, l->copy, 0) == MGL_LOADER_COPY_SECOND ? op->copy_bytes : 0;
-  mgl_loader_route_rows(l, at, op->copy_bytes != 0);
+  mgl_loader_route_rows(l->block_at, l->rows, at, op->copy_bytes != 0, l->several);
   __syncwarp();
   return true;
 }

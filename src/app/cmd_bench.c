@@ -319,11 +319,6 @@ static mgl_status measure(bench *b, mgl_error *err) {
                        .schedulers = (uint32_t)mgl_arguments_u64(b->arguments, "schedulers", 0)};
   MGL_TRY(read_routing(b, &options.routing, err));
   MGL_TRY(mgl_app_model_start(&b->model, b->arguments, &options, &b->runner, err));
-  if (mgl_arguments_has(b->arguments, "routing") && mgl_runner_device(b->runner) != NULL) {
-    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                         "--routing: routers of dummy weights are changed on the CPU only so far: "
-                         "use --device cpu");
-  }
   mgl_runner_expert_loads(b->runner, &b->loads);
   keep_modes(b);
   note_idle_options(b);
@@ -586,9 +581,9 @@ static const mgl_option options[] = {
      .value_name = "HOW",
      .type = MGL_OPTION_CHOICE,
      .choices = routing_choice,
-     .help = "of a mixture of experts in dummy weights, on the CPU: routers as they are drawn "
-             "(uniform), with rows whose logits spread less and less (skewed), or of zeros, with "
-             "which all tokens choose the same experts (one); what was hit is printed [uniform]"},
+     .help = "of a mixture of experts in dummy weights: routers as they are drawn (uniform), with "
+             "rows whose logits spread less and less (skewed), or of zeros, with which all tokens "
+             "choose the same experts (one); on the CPU what was hit is printed [uniform]"},
     {.name = "schedulers",
      .value_name = "N",
      .type = MGL_OPTION_U64,

@@ -145,8 +145,8 @@ static void match_gate_up(fuser *f, uint32_t at) {
   absorb(f, (uint32_t[]){norm, gate, up}, 3);
 }
 
-// Whether the tasks of a GPU have these experts: in bf16, of sizes that linears of one token have
-// (tasks_linear_one.cuh), chosen by a softmax.
+// Whether the tasks of a GPU have these experts: in bf16 or codes (which of them, lower/packed.h
+// says), of sizes that linears of one token have (tasks_linear_one.cuh), chosen by a softmax.
 static bool are_tasks_for(const fuser *f, const mgl_op *route, const mgl_op *up,
                           const mgl_op *down) {
   const mgl_tensor *w = mgl_graph_input(f->in, up, MGL_ROLE_EXPERTS);
@@ -154,8 +154,8 @@ static bool are_tasks_for(const fuser *f, const mgl_op *route, const mgl_op *up,
   const uint32_t slots = mgl_op_slots(f->in, up);
   const uint32_t width = w->dims[2].number, features = w->dims[1].number;
   const uint32_t step = 2 * MGL_CUDA_PAGE_K;
-  const bool plain = w->dtype == MGL_DTYPE_BF16 && w_down->dtype == MGL_DTYPE_BF16;
-  return f->act == MGL_DTYPE_BF16 && plain && up->attrs[MGL_ATTR_LIMIT] == 0 &&
+  const bool packs = mgl_dtype_fits_bf16(w->dtype) && mgl_dtype_fits_bf16(w_down->dtype);
+  return f->act == MGL_DTYPE_BF16 && packs && up->attrs[MGL_ATTR_LIMIT] == 0 &&
          route->attrs[MGL_ATTR_SCORES] != MGL_SCORES_SIGMOID &&
          (route->attrs[MGL_ATTR_GROUPS] <= 1 || route->attrs[MGL_ATTR_TOP_GROUPS] == 0) &&
          w->dims[0].number <= MGL_FUSE_CUDA_MAX_EXPERTS && slots <= MGL_FUSE_CUDA_MAX_SLOTS &&

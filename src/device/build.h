@@ -72,7 +72,7 @@ typedef struct mgl_build {
   double memory_share;
   mgl_weight_source weights;
   uint64_t seed;        // of dummy weights
-  mgl_routing routing;  // of theirs; on the CPU
+  mgl_routing routing;  // of theirs
   bool tune;            // on the CPU: measure how linears walk though the cache folder knows
                         // (device/cpu/cpu_tune.h)
   // For the task graphs (compile/compile.h) and who schedules them:

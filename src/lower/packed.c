@@ -59,13 +59,27 @@ uint64_t mgl_packed_program_bytes(const mgl_graph *program) {
   return bytes;
 }
 
+// Whether rows of `k` elements become panels. Of experts, whose down is read as one row over all
+// slots, groups do not go over the end of an expert's row either: panels are put together from
+// several (roles/loader_experts.cuh).
+static bool becomes_panels(const mgl_tensor *w, mgl_form form, uint32_t k, bool of_experts) {
+  const mgl_packing packing = packing_of(w);
+  bool power = form.group >= MGL_PANEL_LEAST_GROUP && form.group <= MGL_PANEL_K &&
+               (form.group & (form.group - 1)) == 0;
+  bool groups =
+      of_experts && k % MGL_PANEL_K != 0 ? power && k % form.group == 0 : power || form.group >= k;
+  return packing != MGL_PACKING_BF16 && (!form.offsets || packing == MGL_PACKING_Z4) && groups &&
+         k % MGL_PANEL_COLUMNS == 0;
+}
+
 // One form of all matrices of an op.
 static mgl_status check_op(const mgl_graph *program, const mgl_op *op, mgl_error *err) {
-  mgl_op_range inputs = mgl_op_inputs(op, MGL_ROLE_MATRIX);
-  for (uint32_t i = 0; i < inputs.count; i++) {
-    const mgl_tensor *w = &program->tensors[op->inputs[inputs.first + i]];
-    const mgl_tensor *first = &program->tensors[op->inputs[inputs.first]];
+  const mgl_packed_matrices m = mgl_packed_matrices_of(program, op);
+  for (uint32_t i = 0; i < m.count; i++) {
+    const mgl_tensor *w = &program->tensors[op->inputs[m.first + i]];
+    const mgl_tensor *first = &program->tensors[op->inputs[m.first]];
     const mgl_form form = mgl_tensor_form(w);
+    const uint32_t rows_dim = m.experts != 0 ? 1 : 0;
     char names[2][MGL_FORM_NAME_BYTES];
     mgl_form_name(form, names[0]);
     mgl_form_name(mgl_tensor_form(first), names[1]);
@@ -75,19 +89,13 @@ static mgl_status check_op(const mgl_graph *program, const mgl_op *op, mgl_error
                            "together must be alike",
                            w->name, names[0], first->name, names[1]);
     }
-    bool packs = packing_of(w) != MGL_PACKING_BF16 &&
-                 (!form.offsets || packing_of(w) == MGL_PACKING_Z4) &&
-                 (form.group >= w->dims[1].number ||
-                  (form.group >= MGL_PANEL_LEAST_GROUP && form.group <= MGL_PANEL_K &&
-                   (form.group & (form.group - 1)) == 0));
-    packs = packs && w->dims[1].number % MGL_PANEL_COLUMNS == 0;
-    if (form.group != 0 && !packs) {
+    if (form.group != 0 && !becomes_panels(w, form, m.k, m.experts != 0)) {
       return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
                            "weight \"%s\" is %s [%u, %u]; the tasks of a GPU have e4m3, i8 and i4 "
                            "with groups of 32 to 1024 (powers of two) or whole rows, "
-                           "with offsets only i4, in rows of a multiple of %d",
-                           w->name, names[0], w->dims[0].number, w->dims[1].number,
-                           MGL_PANEL_COLUMNS);
+                           "with offsets only i4, in rows of a multiple of %d%s",
+                           w->name, names[0], w->dims[rows_dim].number, m.k, MGL_PANEL_COLUMNS,
+                           m.experts != 0 ? ", of experts whole groups" : "");
     }
   }
   return MGL_OK;

@@ -438,6 +438,35 @@ MGL_SHARED_FN void mgl_pack_codes_share(mgl_place at, mgl_packing packing, mgl_c
   }
 }
 
+// A panel of a row that is the rows of several matrices one behind the other (down of a token's
+// experts) is put together from parts of theirs: so many columns, whose codes and scales, with zero
+// points if there are any, lie at `from` in the matrix's row block and go to `to` in the panel.
+// Groups do not go over the end of a matrix's row.
+typedef struct mgl_panel_part {
+  uint32_t columns;
+  uint32_t codes_from, codes_to, codes_bytes;
+  uint32_t scales_from, scales_to, scales_bytes;
+} mgl_panel_part;
+
+// The part that begins with column `column` of a matrix of k columns, where the panel has `done`
+// columns already.
+MGL_SHARED_FN mgl_panel_part mgl_panel_part_of(mgl_packing packing, uint32_t panel_bytes,
+                                               uint32_t done, uint32_t column, uint32_t k) {
+  const uint32_t codes = mgl_panel_codes_bytes(packing), scales = panel_bytes - codes;
+  const uint32_t in_panel = column % MGL_PANEL_K, before = column / MGL_PANEL_K * panel_bytes;
+  uint32_t count = MGL_PANEL_K - (done > in_panel ? done : in_panel);
+  count = count < k - column ? count : k - column;
+  mgl_panel_part part;
+  part.columns = count;
+  part.codes_from = before + in_panel * (codes / MGL_PANEL_K);
+  part.codes_to = done * (codes / MGL_PANEL_K);
+  part.codes_bytes = count * (codes / MGL_PANEL_K);
+  part.scales_from = before + codes + in_panel * scales / MGL_PANEL_K;
+  part.scales_to = codes + done * scales / MGL_PANEL_K;
+  part.scales_bytes = count * scales / MGL_PANEL_K;
+  return part;
+}
+
 // --- dummy weights -------------------------------------------------------------------------------
 
 // Element `index` of the stream, rounded to bf16: the formula of model/dummy_weights.h.

@@ -37,6 +37,12 @@ MGL_SHARED_FN bool mgl_of_experts(const mgl_cuda_op *op) {
   return (op->flags & MGL_CUDA_EXPERTS) != 0;
 }
 
+// Of a graph for so many tokens that they share the reading of experts; fewer are faster one after
+// the other (docs/log/227).
+MGL_SHARED_FN bool mgl_of_hits(const mgl_cuda_op *op) {
+  return op->tokens > 8;
+}
+
 // --- the megakernel's ----------------------------------------------------------------------------
 
 typedef enum mgl_task_function {

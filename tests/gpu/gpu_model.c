@@ -25,10 +25,24 @@
              "\"num_bits\":4,\"strategy\":\"group\",\"group_size\":" #group)
 #define INT8 COMPRESSED("int-quantized", "true", "\"num_bits\":8,\"strategy\":\"channel\"")
 
+// A mixture of codes: of experts of so many features a panel of down has parts of several.
+#define CODED_MIXTURE(features, experts, slots, quantization)                                      \
+  "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"model_type\":\"qwen3_moe\",\"vocab_size\":1000," \
+  "\"hidden_size\":2048,\"intermediate_size\":3072,\"moe_intermediate_size\":" #features           \
+  ",\"num_experts\":" #experts ",\"num_experts_per_tok\":" #slots                                  \
+  ",\"norm_topk_prob\":true,\"decoder_sparse_step\":1,\"mlp_only_layers\":[1],"                    \
+  "\"num_hidden_layers\":3,\"num_attention_heads\":8,\"num_key_value_heads\":1,\"head_dim\":128,"  \
+  "\"max_position_embeddings\":16384,\"rms_norm_eps\":1e-6,\"rope_theta\":10000,"                  \
+  "\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\","             \
+  "\"quantization_config\":{" quantization "}}"
+
 static const struct {
   const char *name;
   const char *json;
 } small_models[] = {
+    {"experts_fp8",
+     CODED_MIXTURE(768, 40, 4, "\"quant_method\":\"fp8\",\"weight_block_size\":[128,128]")},
+    {"experts_int4", CODED_MIXTURE(256, 24, 8, INT4("true", 128))},
     {"fp8", CODED(1088, 2240, "\"quant_method\":\"fp8\",\"weight_block_size\":[128,128]")},
     {"int4", CODED(1152, 2304, INT4("true", 128))},
     // Rows of whole panels, of one of the matrices an odd number of them.

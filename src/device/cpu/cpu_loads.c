@@ -155,14 +155,19 @@ static void scale_row(mgl_dtype dtype, void *row, uint32_t count, float factor) 
 // Row e of a router spreads its logits by 1 / (1 + 8 e / E) of what row 0 does: the best of them
 // come from the first rows. With all of them 0 the logits are alike, and the first experts are
 // chosen, or, where there is a bias, those that it prefers.
+void mgl_cpu_route_dummy_rows(mgl_routing routing, mgl_dtype dtype, uint32_t experts,
+                              uint32_t columns, void *rows) {
+  const size_t row_bytes = columns * mgl_dtype_bytes(dtype);
+  for (uint32_t e = 0; routing != MGL_ROUTING_UNIFORM && e < experts; e++) {
+    const float factor = routing == MGL_ROUTING_ONE ? 0 : 1 / (1 + 8 * (float)e / (float)experts);
+    scale_row(dtype, (unsigned char *)rows + e * row_bytes, columns, factor);
+  }
+}
+
 static void change(const mgl_cpu_weights *weights, uint32_t matrix, mgl_routing routing) {
   const mgl_tensor *w = &weights->graph->tensors[matrix];
-  const uint32_t experts = w->dims[0].number;
-  unsigned char *rows = (unsigned char *)(uintptr_t)weights->data[matrix];
-  for (uint32_t e = 0; e < experts; e++) {
-    const float factor = routing == MGL_ROUTING_ONE ? 0 : 1 / (1 + 8 * (float)e / (float)experts);
-    scale_row(w->dtype, rows + e * mgl_tensor_row_bytes(w), w->dims[1].number, factor);
-  }
+  mgl_cpu_route_dummy_rows(routing, w->dtype, w->dims[0].number, w->dims[1].number,
+                           (void *)(uintptr_t)weights->data[matrix]);
 }
 
 void mgl_cpu_route_dummies(const mgl_cpu_weights *weights, mgl_routing routing) {

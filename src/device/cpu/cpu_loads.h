@@ -28,5 +28,8 @@ void mgl_cpu_loads_read(const mgl_cpu_loads *loads, mgl_expert_loads *out);
 
 // Changes the routers of dummy weights, which must be plain.
 void mgl_cpu_route_dummies(const mgl_cpu_weights *weights, mgl_routing routing);
+// The same of one router, plain rows [experts, columns].
+void mgl_cpu_route_dummy_rows(mgl_routing routing, mgl_dtype dtype, uint32_t experts,
+                              uint32_t columns, void *rows);
 
 #endif

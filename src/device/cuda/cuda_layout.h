@@ -86,7 +86,7 @@ typedef struct mgl_cuda_sizes {
   uint32_t trace_spans;         // of each worker and role, a power of two; 0: no trace
   bool keep_activations;        // every activation has storage of its own
   bool events_only;             // no graph is a carrying one
-  bool staging;                 // weights come from a checkpoint
+  bool staging;                 // some weights come from the host
   uint32_t ranks;               // that run the model together; 0 or 1: this one alone
 } mgl_cuda_sizes;
 

@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "device/cpu/cpu_check.h"
 #include "device/cpu/cpu_layout.h"
+#include "device/cpu/cpu_loads.h"
 #include "device/cpu/cpu_memory.h"
 #include "device/cpu/cpu_weights.h"
 #include "device/cuda/cuda_ceiling.h"
@@ -324,6 +325,9 @@ static mgl_status upload_weights(mgl_cuda_plain *p, const mgl_cuda_plain_options
                                   topology, NULL, &found, err);
   }
   if (status == MGL_OK) {
+    if (source == MGL_WEIGHTS_DUMMY) {
+      mgl_cpu_route_dummies(&found, build->routing);
+    }
     status = put_weights(p, &found, &build->progress, err);
     mgl_cpu_weights_release(&found);
   }

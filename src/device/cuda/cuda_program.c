@@ -268,7 +268,7 @@ static mgl_status plan_memory(mgl_cuda_program *p, uint64_t *out_free_bytes, mgl
       .trace_spans = p->trace_spans,
       .keep_activations = p->options->keep_activations,
       .events_only = p->build.events_only || p->build.coarse,
-      .staging = p->options->checkpoint != NULL,
+      .staging = p->options->checkpoint != NULL || p->build.routing != MGL_ROUTING_UNIFORM,
       .ranks = p->build.ranks};
   size_t free_bytes = 0;
   size_t total_bytes = 0;

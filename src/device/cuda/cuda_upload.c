@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "device/cpu/cpu_loads.h"
 #include "device/cpu/cpu_weights.h"
 #include "device/cuda/cuda_pack.h"
 #include "device/cuda/cuda_program_parts.h"
@@ -98,13 +99,28 @@ static mgl_status pack_matrix(uploader *u, target t, mgl_error *err) {
   return MGL_OK;
 }
 
+// A router of dummy weights that makes other choices than random ones: the host draws it.
+static mgl_status upload_routed(uploader *u, target t, mgl_error *err) {
+  const mgl_build *build = &u->p->build;
+  uint16_t *rows = mgl_alloc((size_t)t.rows * t.k * sizeof *rows);
+  if (rows == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the router \"%s\"", t.name);
+  }
+  mgl_dummy_weights_fill(t.name, build->seed, MGL_DTYPE_BF16, 2, t.stored, 0, (size_t)t.rows * t.k,
+                         rows);
+  mgl_cpu_route_dummy_rows(build->routing, MGL_DTYPE_BF16, t.rows, t.k, rows);
+  t.from = (const uint8_t *)rows;
+  mgl_status status = pack_matrix(u, t, err);
+  mgl_free(rows);
+  return status;
+}
+
 // Zero points are whole numbers of scales.
-static mgl_status check_zeros(const mgl_tensor *tensor, const unsigned char *rows, uint32_t k,
-                              mgl_error *err) {
-  const mgl_row_layout layout = mgl_row_layout_of(mgl_tensor_form(tensor), k);
-  for (uint64_t row = 0; tensor->offsets && row < tensor->dims[0].number; row++) {
+static mgl_status check_zeros(const mgl_tensor *tensor, target t, mgl_error *err) {
+  const mgl_row_layout layout = mgl_row_layout_of(mgl_tensor_form(tensor), t.k);
+  for (uint64_t row = 0; tensor->offsets && row < t.rows; row++) {
     for (uint32_t g = 0; g < layout.groups; g++) {
-      const unsigned char *at = rows + row * layout.bytes + g * sizeof(float);
+      const unsigned char *at = t.from + row * layout.bytes + g * sizeof(float);
       float scale, offset;
       memcpy(&scale, at + layout.scales, sizeof scale);
       memcpy(&offset, at + layout.offsets, sizeof offset);
@@ -113,8 +129,8 @@ static mgl_status check_zeros(const mgl_tensor *tensor, const unsigned char *row
                              "weight \"%s\", row %llu, group %u: expected an offset that is a "
                              "whole number of scales (up to %d), found %g for a scale of %g; run "
                              "it on the CPU",
-                             tensor->name, (unsigned long long)row, g, MGL_MOST_ZERO,
-                             (double)offset, (double)scale);
+                             t.name, (unsigned long long)row, g, MGL_MOST_ZERO, (double)offset,
+                             (double)scale);
       }
     }
   }
@@ -125,15 +141,14 @@ static mgl_status check_zeros(const mgl_tensor *tensor, const unsigned char *row
 static mgl_status pack_codes(uploader *u, target t, mgl_packed_matrices m, mgl_error *err) {
   const mgl_cuda_driver *driver = &u->p->device->driver;
   const mgl_tensor *tensor = &u->p->program->tensors[t.tensor];
-  const unsigned char *from = u->found.data[t.tensor];
   mgl_cu_ptr staging = u->p->memory[MGL_CUDA_MEMORY_STAGING];
   const mgl_row_layout row = mgl_row_layout_of(mgl_tensor_form(tensor), m.k);
   uint32_t packing = m.packing;
-  MGL_TRY(check_zeros(tensor, from, m.k, err));
+  MGL_TRY(check_zeros(tensor, t, err));
   uint64_t most = u->p->layout.bytes[MGL_CUDA_MEMORY_STAGING] / row.bytes / MGL_CUDA_HALF_ROWS *
                   MGL_CUDA_HALF_ROWS;
-  for (uint64_t begin = 0; begin < tensor->dims[0].number; begin += most) {
-    uint64_t left = tensor->dims[0].number - begin;
+  for (uint64_t begin = 0; begin < t.rows; begin += most) {
+    uint64_t left = t.rows - begin;
     mgl_code_rows rows = {.rows = mgl_cuda_pointer(staging),
                           .row_count = (uint32_t)(left < most ? left : most),
                           .row_bytes = (uint32_t)row.bytes,
@@ -142,7 +157,7 @@ static mgl_status pack_codes(uploader *u, target t, mgl_packed_matrices m, mgl_e
                           .k = m.k,
                           .group = tensor->group};
     uint32_t first = t.first_block + (uint32_t)(begin / MGL_CUDA_HALF_ROWS) * t.block_stride;
-    MGL_CUDA_TRY(driver, copy_to_device, err, staging, from + begin * row.bytes,
+    MGL_CUDA_TRY(driver, copy_to_device, err, staging, t.from + begin * row.bytes,
                  (size_t)(rows.row_count * row.bytes));
     for (uint32_t half = 0; half < 2; half++) {
       void *parameters[] = {&rows, &packing, &half, &first, &t.block_stride, &t.packed};
@@ -179,7 +194,7 @@ static mgl_status upload_matrix(uploader *u, target t, mgl_packed_matrices m, mg
 // The matrices of all experts, each expert's row blocks behind those of the one before.
 static mgl_status upload_experts(uploader *u, target t, mgl_packed_matrices m, mgl_error *err) {
   const mgl_tensor *tensor = &u->p->program->tensors[t.tensor];
-  const void *const *matrices = u->checkpoint == NULL ? NULL : u->found.data[t.tensor];
+  const void *const *matrices = u->found.data == NULL ? NULL : u->found.data[t.tensor];
   const uint64_t expert_bytes = m.row_blocks / m.experts * mgl_packed_row_block_bytes(&m);
   for (uint32_t e = 0; e < m.experts; e++) {
     char name[MGL_GRAPH_MAX_NAME_BYTES];
@@ -215,6 +230,11 @@ static mgl_status upload_matrices(uploader *u, uint32_t op_idx, mgl_error *err) 
                 .block_stride = interleaved ? 2 : 1,
                 .packed = u->p->memory[MGL_CUDA_MEMORY_WEIGHTS] + u->p->layout.matrices[op_idx]};
     block += mgl_packed_blocks(t.rows);
+    if (op->kind == MGL_OP_ROUTER && u->checkpoint == NULL &&
+        u->p->build.routing != MGL_ROUTING_UNIFORM) {
+      MGL_TRY(upload_routed(u, t, err));
+      continue;
+    }
     MGL_TRY(m.experts != 0 ? upload_experts(u, t, m, err) : upload_matrix(u, t, m, err));
   }
   return MGL_OK;

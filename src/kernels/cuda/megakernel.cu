@@ -87,6 +87,7 @@ static __device__ __forceinline__ uint32_t mgl_run_coded(mgl_cuda_run *run, mgl_
 #define MGL_TASK_CODED(ENUM, name, ...) \
   case MGL_CODED_##ENUM:                \
     return mgl_call<__VA_ARGS__>(run, block, state);
+#define MGL_TASK_CODED_EXPERTS(...) MGL_TARGET_IF_EXPERTS(MGL_TASK_CODED(__VA_ARGS__))
 #include "twin/variant.def"
     default: __builtin_unreachable();
   }

@@ -157,6 +157,88 @@ static void panels_hold_what_the_rows_do(void **state) {
   }
 }
 
+// Rows of `slots` matrices one behind the other, as one matrix.
+static unsigned char *join_rows(mgl_form form, unsigned char *const *sources, uint32_t slots,
+                                uint32_t row_count, uint32_t k) {
+  const mgl_row_layout one = mgl_row_layout_of(form, k), all = mgl_row_layout_of(form, slots * k);
+  const size_t scales_bytes = one.groups * sizeof(float);
+  unsigned char *rows = mgl_alloc_zeroed(row_count, all.bytes);
+  assert_non_null(rows);
+  for (uint32_t row = 0; row < row_count; row++) {
+    for (uint32_t slot = 0; slot < slots; slot++) {
+      const unsigned char *from = sources[slot] + row * one.bytes;
+      unsigned char *to = rows + row * all.bytes;
+      const size_t codes = form.dtype == MGL_DTYPE_I4 ? k / 2 : k;
+      memcpy(to + slot * codes, from, codes);
+      memcpy(to + all.scales + slot * scales_bytes, from + one.scales, scales_bytes);
+      if (form.offsets) {
+        memcpy(to + all.offsets + slot * scales_bytes, from + one.offsets, scales_bytes);
+      }
+    }
+  }
+  return rows;
+}
+
+// Panel after panel of a row block of all slots, from the panels of each.
+static void join_panels(mgl_packing packing, uint32_t panel_bytes, uint8_t *const *packed,
+                        uint32_t slots, uint32_t k, uint8_t *out) {
+  uint32_t slot = 0, column = 0;
+  for (uint32_t panel = 0; panel < slots * k / MGL_PANEL_K; panel++, out += panel_bytes) {
+    for (uint32_t done = 0; done < MGL_PANEL_K;) {
+      const mgl_panel_part part = mgl_panel_part_of(packing, panel_bytes, done, column, k);
+      assert_true(slot < slots && part.columns > 0);
+      assert_true(part.codes_bytes % 16 == 0 && part.scales_bytes % 16 == 0);  // bulk copies
+      memcpy(out + part.codes_to, packed[slot] + part.codes_from, part.codes_bytes);
+      memcpy(out + part.scales_to, packed[slot] + part.scales_from, part.scales_bytes);
+      done += part.columns;
+      column += part.columns;
+      slot += column == k ? 1 : 0;
+      column = column == k ? 0 : column;
+    }
+  }
+  assert_int_equal(slot, slots);
+}
+
+// Down of a mixture: what is put together from the panels of a token's experts are the panels of
+// their rows one behind the other.
+static void panels_of_slots_are_those_of_one_row(void **state) {
+  (void)state;
+  enum { ROWS = 16, MOST_SLOTS = 8 };
+  static const struct {
+    uint32_t k, slots, group;
+  } shapes[] = {{128, 8, 128}, {768, 4, 128}, {1536, 2, 32}, {256, 8, 64}, {2048, 2, 1024}};
+  for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+    for (size_t j = 0; j < sizeof shapes / sizeof shapes[0]; j++) {
+      const uint32_t k = shapes[j].k, slots = shapes[j].slots;
+      const mgl_form form = {
+          .dtype = kinds[i].dtype, .group = shapes[j].group, .offsets = kinds[i].zeros};
+      const uint32_t panel_bytes = mgl_panel_bytes(kinds[i].packing, form.group);
+      const size_t bytes = (size_t)slots * k / MGL_PANEL_K * panel_bytes;
+      unsigned char *sources[MOST_SLOTS];
+      uint8_t *packed[MOST_SLOTS];
+      for (uint32_t slot = 0; slot < slots; slot++) {
+        sources[slot] = make_rows(form, kinds[i].codes, ROWS, k, slot);
+        packed[slot] = mgl_alloc((size_t)mgl_panels_of(k) * panel_bytes);
+        pack(kinds[i].packing, form, sources[slot], ROWS, k, 0, 1, packed[slot]);
+      }
+      unsigned char *rows = join_rows(form, sources, slots, ROWS, k);
+      uint8_t *wanted = mgl_alloc(bytes), *found = mgl_alloc(bytes);
+      memset(wanted, 0, bytes);
+      memset(found, 0xa5, bytes);
+      pack(kinds[i].packing, form, rows, ROWS, slots * k, 0, 1, wanted);
+      join_panels(kinds[i].packing, panel_bytes, packed, slots, k, found);
+      assert_memory_equal(found, wanted, bytes);
+      for (uint32_t slot = 0; slot < slots; slot++) {
+        mgl_free(sources[slot]);
+        mgl_free(packed[slot]);
+      }
+      mgl_free(rows);
+      mgl_free(wanted);
+      mgl_free(found);
+    }
+  }
+}
+
 // Gate and up have halves of row blocks in turn, and neither call touches the other's.
 static void gate_and_up_share_words(void **state) {
   (void)state;
@@ -225,6 +307,7 @@ static void drawn_offsets_are_zero_points(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(panels_hold_what_the_rows_do),
+      cmocka_unit_test(panels_of_slots_are_those_of_one_row),
       cmocka_unit_test(gate_and_up_share_words),
       cmocka_unit_test(zero_points_are_found),
       cmocka_unit_test(drawn_offsets_are_zero_points),

@@ -66,6 +66,30 @@ static void the_megakernel_has_a_body_for_every_shape(void **state) {
   }
 }
 
+// Experts have theirs, whatever the number of tokens.
+static void experts_have_bodies(void **state) {
+  (void)state;
+  static const struct {
+    uint32_t tokens;
+    bool normed;
+    mgl_packing packing;
+    const char *name;
+  } cases[] = {{1, true, MGL_PACKING_BF16, "experts_up"},
+               {8, true, MGL_PACKING_BF16, "experts_up"},
+               {16, false, MGL_PACKING_BF16, "experts_down_rows"},
+               {1, true, MGL_PACKING_E4M3, "e4m3 experts_up"},
+               {8, false, MGL_PACKING_E4M3, "e4m3 experts_down"},
+               {16, true, MGL_PACKING_I4, "i4 experts_up_rows"},
+               {64, false, MGL_PACKING_Z4, "z4 experts_down_rows"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char name[MGL_TASK_FUNCTION_NAME_BYTES];
+    mgl_cuda_op op = linear(cases[i].tokens, 2048, cases[i].normed, cases[i].packing);
+    op.flags |= MGL_CUDA_EXPERTS;
+    mgl_task_function_name(mgl_task_function_of(&op, 90, true), name);
+    assert_string_equal(name, cases[i].name);
+  }
+}
+
 // Attention has a warp for each item where tasks have several short ones that decode.
 static void attention_has_a_body_for_every_plan(void **state) {
   (void)state;
@@ -209,6 +233,7 @@ static void attention_has_a_kernel_for_every_plan(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_megakernel_has_a_body_for_every_shape),
+      cmocka_unit_test(experts_have_bodies),
       cmocka_unit_test(attention_has_a_body_for_every_plan),
       cmocka_unit_test(choices_have_reasons),
       cmocka_unit_test(equal_bodies_are_stored_once),

@@ -258,9 +258,7 @@ static void mode_mega_is_one_launch(void **state) {
   const mgl_config mixture = fused_mixture();
   dense.vocab_size = 512;
   check_mega(&dense);
-  assert_int_equal(setenv("MEGALITH_MIXTURES", "tasks", 1), 0);
   check_mega(&mixture);
-  assert_int_equal(unsetenv("MEGALITH_MIXTURES"), 0);
 }
 
 static bool takes_file(const temp_folder *folder, const char *name, const char *content) {
@@ -387,7 +385,6 @@ static void mode_full_is_never_replaced(void **state) {
        MGL_MODE_FULL_AND_PIECEWISE}};
   const mgl_config config = fused_mixture();
   const mgl_model_folder folder = {.config = config};
-  assert_int_equal(setenv("MEGALITH_MIXTURES", "tasks", 1), 0);
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     mgl_compilation c;
     mgl_runner *runner = NULL;
@@ -406,7 +403,6 @@ static void mode_full_is_never_replaced(void **state) {
     mgl_runner_destroy(runner);
     assert_int_equal(fake.live, 0);
   }
-  assert_int_equal(unsetenv("MEGALITH_MIXTURES"), 0);
 }
 
 static void what_a_gpu_lacks_is_refused_with_the_reason(void **state) {

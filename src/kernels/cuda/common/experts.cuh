@@ -34,6 +34,43 @@ static_assert(MGL_EXPERT_ROUTES_AT +
                   MGL_CUDA_SCRATCH_BYTES,
               "the routes of an iteration");
 
+// Several tokens: each expert that they hit is read once (linear/tasks_experts_rows.cuh). Gate and
+// up go through parts, an expert with up to 8 rows of the iteration that have it; down through
+// passes of 16 rows, of which each has its hits.
+enum {
+  MGL_EXPERT_PART_ROWS = 8,
+  MGL_EXPERT_PASS_ROWS = 16,
+  MGL_EXPERT_PASSES = MGL_CUDA_MAX_TOKENS / MGL_EXPERT_PASS_ROWS,
+  MGL_EXPERT_MOST_HITS = MGL_EXPERTS < MGL_EXPERT_PASS_ROWS * MGL_EXPERT_SLOTS
+                             ? MGL_EXPERTS
+                             : MGL_EXPERT_PASS_ROWS * MGL_EXPERT_SLOTS,
+  MGL_EXPERT_PAIRS = MGL_CUDA_MAX_TOKENS * MGL_EXPERT_SLOTS,
+  MGL_EXPERT_MOST_PARTS = (MGL_EXPERTS < MGL_EXPERT_PAIRS ? MGL_EXPERTS : MGL_EXPERT_PAIRS) +
+                          MGL_EXPERT_PAIRS / MGL_EXPERT_PART_ROWS,
+  // In scratch, behind the routes, as words: how many hits each pass has, and how many parts there
+  // are. Of each hit the number of the expert, and the slots of the pass's rows that it is, four
+  // bits each, 15: none. Of each part the number of the expert, how many rows that have it the
+  // parts before have taken, and all rows that have it, a bit each.
+  MGL_EXPERT_COUNTS_AT = MGL_EXPERT_ROUTES_AT + MGL_EXPERT_PAIRS * MGL_EXPERT_ROUTE_BYTES,
+  MGL_EXPERT_PARTS_COUNT_AT = MGL_EXPERT_COUNTS_AT + MGL_EXPERT_PASSES * (int)sizeof(uint32_t),
+  MGL_EXPERT_HIT_BYTES = 16,
+  MGL_EXPERT_HITS_AT = MGL_EXPERT_COUNTS_AT + 32,
+  MGL_EXPERT_PARTS_AT =
+      MGL_EXPERT_HITS_AT + MGL_EXPERT_PASSES * MGL_EXPERT_MOST_HITS * MGL_EXPERT_HIT_BYTES,
+  // Partial sums of every other row block of down.
+  MGL_EXPERT_SUMS_AT =
+      (MGL_EXPERT_PARTS_AT + MGL_EXPERT_MOST_PARTS * MGL_EXPERT_HIT_BYTES + 127) / 128 * 128,
+  // Only where there is room for all that.
+  MGL_EXPERTS_BY_HITS = MGL_HAS_EXPERTS && MGL_EXPERT_SLOTS < 15 && MGL_CUDA_MAX_TOKENS == 64 &&
+                        MGL_EXPERT_SUMS_AT + 8192 <= 32768,
+};
+
+// Where the share of gate and up that ends, or begins, with row block `at` of S * F features does
+// so in the line of all row blocks of all parts.
+static __device__ __forceinline__ uint32_t mgl_part_share(uint32_t at, uint32_t parts) {
+  return at * parts / MGL_EXPERT_SLOTS;
+}
+
 static __device__ __forceinline__ void mgl_expert_put(uint32_t address, uint32_t expert,
                                                       float weight) {
   asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(expert),

@@ -81,18 +81,25 @@ struct mgl_share_places {
 };
 
 template <mgl_packing P>
-static __device__ __forceinline__ mgl_share_places mgl_find_share(const mgl_worker *w,
-                                                                  const mgl_cuda_op *op) {
+static __device__ __forceinline__ mgl_share_places mgl_find_share_of(uint32_t share, uint32_t lane,
+                                                                     const mgl_cuda_op *op) {
   const uint32_t group_shift = mgl_op_group_shift(op), zero = op->zero;
   mgl_share_places at;
-  at.codes = mgl_kept(w->warp * (mgl_coded<P>::SHARE_QUADS * 512) + w->lane * 16);
-  at.scales = mgl_kept(mgl_coded<P>::CODES_BYTES +
-                       (w->warp * MGL_SHARE_K >> group_shift) * mgl_coded<P>::GROUP_BYTES +
-                       w->lane / 4 * 8);
+  at.codes = mgl_kept(share * (mgl_coded<P>::SHARE_QUADS * 512) + lane * 16);
+  at.scales =
+      mgl_kept(mgl_coded<P>::CODES_BYTES +
+               (share * MGL_SHARE_K >> group_shift) * mgl_coded<P>::GROUP_BYTES + lane / 4 * 8);
   at.step[0] = (MGL_CHUNK_K >> group_shift) * mgl_coded<P>::GROUP_BYTES;
   at.step[1] = (MGL_SHARE_K / 2 >> group_shift) * mgl_coded<P>::GROUP_BYTES;
   at.signs = 0x80808080u + zero;
   return at;
+}
+
+// A warp's own.
+template <mgl_packing P>
+static __device__ __forceinline__ mgl_share_places mgl_find_share(const mgl_worker *w,
+                                                                  const mgl_cuda_op *op) {
+  return mgl_find_share_of<P>(w->warp, w->lane, op);
 }
 
 static __device__ __forceinline__ float2 mgl_load_shared_pair(uint32_t address) {

@@ -1,17 +1,19 @@
-// The tasks of a mixture's experts: linears of one token (tasks_linear_one.cuh), for one token of
-// the iteration after the other. To them gate and up are a gate_up of S * F features, and down is a
+// The tasks of a mixture's experts: linears of one token (tasks_linear_one.cuh, of codes
+// tasks_linear_coded.cuh). To them gate and up are a gate_up of S * F features, and down is a
 // linear_add of S * F inputs; which experts' weights the pages have, the loader knows
 // (roles/loader_experts.cuh). What is theirs is the weight of a slot, which goes into the outputs
 // of gate and up, so that down adds the slots up as it adds anything: in the order of their
 // experts.
 //
-// A token costs a trip to the L2 for its x and its own reading of weights, also where two tokens
-// have an expert in common: of 8 tokens with 8 of 128 experts each, 51 of 64 are others.
+// Several tokens have bodies of their own (tasks_experts_rows.cuh); where these have no room, one
+// token is computed after the other, which costs a trip to the L2 for its x and its own reading of
+// weights.
 #ifndef MGL_KERNELS_CUDA_LINEAR_TASKS_EXPERTS_CUH
 #define MGL_KERNELS_CUDA_LINEAR_TASKS_EXPERTS_CUH
 
 #include "kernels/cuda/common/experts.cuh"
-#include "kernels/cuda/linear/tasks_linear_one.cuh"
+#include "kernels/cuda/linear/tasks_linear_coded.cuh"
+#include "kernels/cuda/linear/tasks_linear_rows.cuh"
 
 static_assert(MGL_ONE_SUMS_AT + MGL_LINEAR_SUMS_BYTES <= MGL_EXPERT_ROUTES_AT,
               "routes lie behind what a linear of one token uses");
@@ -92,6 +94,8 @@ static __device__ __forceinline__ void mgl_experts_open_rest(const mgl_worker *w
   }
 }
 
+#include "kernels/cuda/linear/tasks_experts_rows.cuh"  // by the function above
+
 // Row blocks [begin, end) of the slot for token `row`. False: the run has stopped before.
 template <bool UP>
 static __device__ __forceinline__ bool mgl_experts_row(mgl_worker *w, mgl_linear *l,
@@ -142,15 +146,79 @@ static __device__ __forceinline__ bool mgl_experts_row(mgl_worker *w, mgl_linear
   return true;
 }
 
-// UP: gate and up; else down.
-template <bool UP>
-static __device__ __forceinline__ void mgl_task_experts(mgl_worker *w) {
+// The same, of codes.
+template <bool UP, mgl_packing P>
+static __device__ __forceinline__ bool mgl_experts_coded_row(mgl_worker *w, mgl_linear *l,
+                                                             const mgl_one_norm *norm,
+                                                             uint32_t row) {
+  const mgl_slot *slot = mgl_task_slot(w);
+  mgl_one_x<UP> mine = {};
+  mgl_coded_columns<UP, P> columns = {};
+  if (l->carried) {
+    mgl_one_ask<UP, P>(w, l, l->x, mgl_one_polls_all(l) ? mgl_one_rounds<P>(l) : 1, &mine);
+  }
+  mgl_one_output output;
+  mgl_one_batch_of(l, slot->begin, slot->end);
+  mgl_experts_aim<UP>(w, l, row, &output);
+  mgl_coded_ring ring = {w->page, w->page_parity, 0, 0, 0, 0, false};
+  ring.left = (slot->end - slot->begin) *
+              ((mgl_coded_panels(l) + (mgl_coded<P>::PANELS - 1)) / mgl_coded<P>::PANELS);
+  mgl_coded_aim(w, l, &ring);
+  mgl_coded_page<P> page;
+  if (!mgl_mbarrier_wait_or_stop(w->block, &w->block->go[w->slot], w->slot_parity)) {
+    return false;
+  }
+  mgl_coded_read<P>(w, l, &ring, &page);
+  mgl_coded_release<P>(w, l, &ring, &page);
+  if (!l->carried) {  // now there is a residual
+    mgl_experts_aim<UP>(w, l, row, &output);
+  }
+  mgl_one_await<UP, P>(w, l, &mine);
+  {
+    mgl_one_columns<UP> x = {};
+    mgl_one_squares<UP> squares = {};
+    mgl_one_round<UP, P>(l, &mine, norm, &x, &squares);
+    if (row == 0) {
+      mgl_task_began(w);
+    }
+    mgl_coded_take_x<UP, P>(w, l, &x, &columns);
+    mgl_one_share_squares<UP, P>(w, l, &squares);
+  }
+  uint32_t buffer = 0;
+#pragma unroll 1
+  for (;;) {
+    float *partial = (float *)w->scratch + buffer * MGL_ONE_BATCH_FLOATS;
+    mgl_coded_batch<UP, P>(w, l, &columns, partial, &page, &ring);
+    mgl_sync_consumers();
+    if (w->thread < MGL_ONE_OUTPUTS) {
+      mgl_experts_finish<UP>(w, l, row, &output, partial);
+    }
+    if (l->block + l->blocks == slot->end) {
+      break;
+    }
+    mgl_one_batch_of(l, l->block + l->blocks, slot->end);
+    mgl_experts_aim<UP>(w, l, row, &output);
+    buffer ^= 1;
+  }
+  w->page = ring.page;
+  w->page_parity = ring.parity;
+  return true;
+}
+
+template <bool UP, mgl_packing P>
+static __device__ __forceinline__ void mgl_experts_one_by_one(mgl_worker *w) {
   const mgl_slot *slot = mgl_task_slot(w);
   mgl_linear l;
   mgl_one_norm norm;
   mgl_linear_init(w, slot, mgl_linear_rows(slot), true, &l);
+  if (P != MGL_PACKING_BF16) {
+    l.page_at = mgl_shared_address(w->pages);
+    l.share = mgl_find_share<P>(w, &slot->op);
+    l.panel_bytes = mgl_op_panel_bytes(&slot->op);
+    l.pages = mgl_kept(l.pages);
+  }
   if (UP) {
-    mgl_one_load_norm<MGL_PACKING_BF16>(w, &l, &norm);
+    mgl_one_load_norm<P>(w, &l, &norm);
   }
   const uint32_t x_bytes = l.x_stride * (UP ? sizeof(float) : sizeof(uint16_t));
 #pragma unroll 1
@@ -158,12 +226,35 @@ static __device__ __forceinline__ void mgl_task_experts(mgl_worker *w) {
     if (row > 0) {
       mgl_sync_consumers();  // the row before has read its sums
     }
-    if (!mgl_experts_row<UP>(w, &l, &norm, row)) {
+    bool goes_on;
+    if constexpr (P == MGL_PACKING_BF16) {
+      goes_on = mgl_experts_row<UP>(w, &l, &norm, row);
+    } else {
+      goes_on = mgl_experts_coded_row<UP, P>(w, &l, &norm, row);
+    }
+    if (!goes_on) {
       return;
     }
     l.x += x_bytes;
   }
   mgl_experts_open_rest<UP>(w, &l);
+}
+
+// UP: gate and up; else down.
+template <bool UP, mgl_packing P>
+static __device__ __forceinline__ void mgl_task_experts(mgl_worker *w) {
+  mgl_experts_one_by_one<UP, P>(w);
+}
+
+// Of codes, slices of a row of all slots must not go over the end of an expert's.
+template <bool UP, mgl_packing P>
+static __device__ __forceinline__ void mgl_task_experts_rows(mgl_worker *w) {
+  if constexpr (MGL_EXPERTS_BY_HITS &&
+                (P == MGL_PACKING_BF16 || MGL_EXPERT_FEATURES % MGL_SHARE_K == 0)) {
+    mgl_experts_by_hits<UP, P>(w);
+  } else {
+    mgl_experts_one_by_one<UP, P>(w);
+  }
 }
 
 #endif

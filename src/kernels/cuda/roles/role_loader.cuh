@@ -64,6 +64,7 @@ struct mgl_loader {
   uint32_t copy;      // mgl_loader_copy of activations
   uint32_t routed;    // mgl_loader_key of the ops that the routes in scratch are for; 0: none
   uint32_t rows;      // tokens that they are of
+  bool several;       // of a graph of several
   mgl_tracer traced;  // lane 0's
 };
 

@@ -1,6 +1,6 @@
 // Inside of a GPU program: shared by cuda_program.c, cuda_upload.c, cuda_launch.c, cuda_state.c,
 // cuda_feed.c, cuda_sampling.c, cuda_fault.c, cuda_trace.c and cuda_look.c only, and
-// tests/gpu/hops.c, which empties ops.
+// tests/gpu/hops.c and ranks_speed.c, which change ops.
 #ifndef MGL_DEVICE_CUDA_CUDA_PROGRAM_PARTS_H
 #define MGL_DEVICE_CUDA_CUDA_PROGRAM_PARTS_H
 

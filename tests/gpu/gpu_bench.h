@@ -145,6 +145,7 @@ void gpu_wide_run(gpu_bench *bench, int count, char **arguments);
 void gpu_wide_attend_run(gpu_bench *bench, int count, char **arguments);
 void gpu_ranks_run(gpu_bench *bench, int count, char **arguments);
 void gpu_ranks_speed_run(gpu_bench *bench, int count, char **arguments);
+void gpu_ranks_work_run(gpu_bench *bench, int count, char **arguments);
 void gpu_wide_speed_run(gpu_bench *bench, int count, char **arguments);
 void gpu_memcheck_run(gpu_bench *bench, int count, char **arguments);
 

@@ -361,10 +361,23 @@ static void send(const mgl_cuda_sequence *s, int32_t token) {
   mgl_store_release(&cells[s->token_count], UINT64_C(77) << 32 | (uint32_t)token);
 }
 
+static void note_choice(const mgl_cuda_sequence *s, int32_t token) {
+  uint64_t edits = 0;
+  for (uint32_t i = 0; i < s->edit_count; i++) {
+    edits += (uint64_t)(uint32_t)s->edits[i].token * 64 + s->edits[i].marks;
+  }
+  const uint64_t parts[] = {(uint64_t)(uint32_t)s->tokens[0], s->token_count,
+                            (uint64_t)(uint32_t)token, edits};
+  *fake.choices += mgl_hash_bytes(parts, sizeof parts).low;
+}
+
 // As mgl_append_token of tasks_sample.cuh.
 void fake_cuda_append_token(mgl_cuda_run *run, uint64_t iteration, uint32_t slot) {
   mgl_cuda_sequence *s = &run->sequences[slot];
   uint32_t next_row = run->next_rows[slot];
+  if (fake.sampling_ns > 0) {
+    (void)nanosleep(&(struct timespec){.tv_nsec = fake.sampling_ns}, NULL);
+  }
   int32_t token = device_mask(run, s, fake_cuda_token(s->tokens[0], s->token_count));
   if (next_row != UINT32_MAX) {
     run->plans[(iteration + 1) & 1].tokens[next_row] = token;
@@ -378,6 +391,9 @@ void fake_cuda_append_token(mgl_cuda_run *run, uint64_t iteration, uint32_t slot
     return;
   }
   device_sampling(s, token);
+  if (fake.choices != NULL) {
+    note_choice(s, token);
+  }
   s->tokens[s->token_count] = token;
   send(s, token);
   s->token_count++;

@@ -41,12 +41,14 @@ static const char config_json[] =
 // What all processes see.
 typedef struct world {
   mgl_hash hashes[MGL_MAX_RANKS][FAKE_CUDA_HASHES];
+  uint64_t choices[MGL_MAX_RANKS];
   pid_t pids[MGL_MAX_RANKS];
 } world;
 
 typedef struct model {
   world *world;
   uint32_t tokens;  // of an iteration
+  uint32_t slow;    // rank whose sampling takes long; 0: all are fast
   mgl_cuda_device device;
   mgl_ranks *ranks;
   mgl_cuda_program *program;
@@ -90,6 +92,8 @@ static void open_model(model *m, uint32_t count, uint32_t tokens) {
   m->world->pids[rank] = getpid();
   m->device = fake_cuda_device();
   fake.plan_hashes = m->world->hashes[rank];
+  fake.choices = &m->world->choices[rank];
+  fake.sampling_ns = rank != 0 && rank == m->slow ? 100000 : 0;
   if (rank != 0) {
     mgl_error reason = {0};
     if (make_program(m, &reason) == MGL_OK) {
@@ -109,6 +113,8 @@ static void close_model(model *m) {
   assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);  // nobody is left
   (void)munmap(m->world, sizeof *m->world);
   fake.plan_hashes = NULL;
+  fake.choices = NULL;
+  fake.sampling_ns = 0;
 }
 
 // --- a crowd of requests, which come in bursts ---------------------------------------------------
@@ -215,6 +221,112 @@ static void ranks_make_the_same_large_plans(void **state) {
   make_plans(256);
 }
 
+// --- masks and edits -----------------------------------------------------------------------------
+
+enum { CHOOSERS = 30, CHOSEN = 12, VOCAB = 512 };
+
+// Of every three requests one has a mask for each token, that allows one token only, one has
+// penalties and biases, and one nothing.
+typedef struct choosers {
+  model *m;
+  uint64_t mask[VOCAB / 64];
+  mgl_logit_edit edits[4];
+  int32_t prompt[2];
+  mgl_cuda_request request;
+  uint32_t given, heard;
+  uint32_t counts[CHOOSERS];
+} choosers;
+
+static int32_t only_choice(uint32_t request, uint32_t count) {
+  return (int32_t)((request * 37 + count * 11 + 5) % VOCAB);
+}
+
+static mgl_cuda_mask make_mask(choosers *c, uint32_t request, uint32_t count) {
+  const uint32_t token = (uint32_t)only_choice(request, count);
+  memset(c->mask, 0, sizeof c->mask);
+  c->mask[token / 64] |= UINT64_C(1) << token % 64;
+  return (mgl_cuda_mask){.words = c->mask};
+}
+
+static const mgl_cuda_request *next_chooser(void *context) {
+  choosers *c = context;
+  if (c->given == CHOOSERS) {
+    return NULL;
+  }
+  const uint32_t number = c->given++;
+  c->prompt[0] = (int32_t)number;
+  c->request = (mgl_cuda_request){
+      .number = number, .prompt = c->prompt, .prompt_count = 2, .max_new_tokens = CHOSEN};
+  if (number % 3 == 0) {
+    c->request.mask = make_mask(c, number, 0);
+    c->request.masks_all = true;
+  } else if (number % 3 == 1) {
+    for (uint32_t i = 0; i < 4; i++) {
+      c->edits[i] = (mgl_logit_edit){.token = (int32_t)(number * 8 + i), .bias = 1};
+    }
+    c->request.edits = c->edits;
+    c->request.edit_count = 1 + number % 4;
+    c->request.rule.flags = MGL_SAMPLING_COUNTS;
+  }
+  return &c->request;
+}
+
+static mgl_feed_end tend_choosers(void *context) {
+  const choosers *c = context;
+  return c->heard == CHOOSERS * CHOSEN ? MGL_FEED_CLOSED : MGL_FEED_OPEN;  // masks are commands
+}
+
+// Devices that add up over ranks do not sample the token behind a mask before all of them have that
+// mask. Fake ones add up nothing, so this waits for it.
+static void wait_for_hosts(const model *m) {
+  const mgl_cuda_log *log = mgl_cuda_log_of(m->ranks);
+  while (mgl_cuda_log_copied(m->ranks, mgl_ranks_count(m->ranks)) <
+         mgl_load_relaxed(&log->commands)) {
+    (void)usleep(20);
+  }
+}
+
+static void hear_chooser(void *context, const mgl_cuda_token *token) {
+  choosers *c = context;
+  const uint32_t request = token->request;
+  const uint32_t count = c->counts[request]++;
+  c->heard++;
+  assert_int_equal(token->token, request % 3 == 0 ? only_choice(request, count)
+                                                  : fake_cuda_token((int32_t)request, 2 + count));
+  if (request % 3 == 0 && token->state == MGL_CUDA_SEQUENCE_RUNNING) {
+    const mgl_cuda_mask mask = make_mask(c, request, count + 1);
+    wait_for_hosts(c->m);
+    mgl_cuda_program_mask(c->m->program, request, &mask, 2 + count + 1);
+  }
+}
+
+// All ranks choose the same tokens and count the same ones, whichever of them is late.
+static void masks_and_edits_are_those_of_all_ranks(void **state) {
+  (void)state;
+  static const mgl_cuda_request_source source = {.next = next_chooser, .tend = tend_choosers};
+  for (uint32_t slow = 0; slow < 3; slow++) {
+    model m = {.slow = slow};
+    open_model(&m, 4, 16);
+    for (uint32_t launch = 0; launch < 2; launch++) {
+      choosers c = {.m = &m};
+      const mgl_cuda_generate job = {.source = &source,
+                                     .most_edits = 4 + CHOSEN * (1 + launch),  // room grows
+                                     .has_masks = true,
+                                     .on_token = hear_chooser,
+                                     .context = &c};
+      memset(m.world->choices, 0, sizeof m.world->choices);
+      MUST(mgl_cuda_program_generate(m.program, &job, &err));
+      assert_int_equal(c.heard, CHOOSERS * CHOSEN);
+      MUST(mgl_ranks_wait(m.ranks, &err));
+      assert_true(m.world->choices[0] != 0);
+      for (uint32_t rank = 1; rank < 4; rank++) {
+        assert_true(m.world->choices[rank] == m.world->choices[0]);
+      }
+    }
+    close_model(&m);
+  }
+}
+
 static void the_end_of_a_rank_is_named_soon(void **state) {
   (void)state;
   for (uint32_t kill_at = 1; kill_at < 200; kill_at += 37) {
@@ -289,6 +401,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(ranks_make_the_same_plans),
       cmocka_unit_test(ranks_make_the_same_large_plans),
+      cmocka_unit_test(masks_and_edits_are_those_of_all_ranks),
       cmocka_unit_test(the_end_of_a_rank_is_named_soon),
       cmocka_unit_test(memory_that_cannot_be_mapped_is_refused),
       cmocka_unit_test(memory_can_be_of_nvshmem),

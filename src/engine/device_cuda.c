@@ -175,6 +175,11 @@ static mgl_status cuda_create(void *model, const mgl_device_job *job, mgl_error 
              : mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %u rows of logits", rows);
 }
 
+static mgl_status cuda_check(const void *model, mgl_error *err) {
+  mgl_ranks *ranks = ((const cuda_model *)model)->options.ranks;
+  return ranks == NULL ? MGL_OK : mgl_ranks_check(ranks, err);
+}
+
 static void cuda_destroy(void *model) {
   cuda_model *m = model;
   mgl_cuda_program_destroy(m->program);
@@ -334,6 +339,7 @@ const mgl_device_table mgl_cuda_table = {.modes = (1u << MGL_MODE_COUNT) - 1,
                                          .measure = cuda_measure,
                                          .create = cuda_create,
                                          .destroy = cuda_destroy,
+                                         .check = cuda_check,
                                          .prepare = cuda_prepare,
                                          .run_plans = cuda_run_plans,
                                          .serve = mgl_serve_fed,

@@ -361,6 +361,18 @@ static void send(const mgl_cuda_sequence *s, int32_t token) {
   mgl_store_release(&cells[s->token_count], UINT64_C(77) << 32 | (uint32_t)token);
 }
 
+// What sums over ranks come to: rank 0 has no logits before all others compute the same iteration,
+// so before they have made its plan and begin with the next one.
+static void await_others(const mgl_cuda_run *run) {
+  const bool leads = run->planner != NULL && run->protocol.rank == 0;
+  for (uint32_t rank = 1; leads && rank < run->protocol.rank_count; rank++) {
+    while (mgl_load_acquire_system(&run->rank_words->seen[rank]) < run->planning.turns &&
+           mgl_load_relaxed(&run->protocol.fault) == MGL_FAULT_NONE) {
+      (void)nanosleep(&(struct timespec){.tv_nsec = 1000}, NULL);
+    }
+  }
+}
+
 static void note_choice(const mgl_cuda_sequence *s, int32_t token) {
   uint64_t edits = 0;
   for (uint32_t i = 0; i < s->edit_count; i++) {
@@ -375,6 +387,7 @@ static void note_choice(const mgl_cuda_sequence *s, int32_t token) {
 void fake_cuda_append_token(mgl_cuda_run *run, uint64_t iteration, uint32_t slot) {
   mgl_cuda_sequence *s = &run->sequences[slot];
   uint32_t next_row = run->next_rows[slot];
+  await_others(run);
   if (fake.sampling_ns > 0) {
     (void)nanosleep(&(struct timespec){.tv_nsec = fake.sampling_ns}, NULL);
   }

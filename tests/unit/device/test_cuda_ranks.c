@@ -276,16 +276,6 @@ static mgl_feed_end tend_choosers(void *context) {
   return c->heard == CHOOSERS * CHOSEN ? MGL_FEED_CLOSED : MGL_FEED_OPEN;  // masks are commands
 }
 
-// Devices that add up over ranks do not sample the token behind a mask before all of them have that
-// mask. Fake ones add up nothing, so this waits for it.
-static void wait_for_hosts(const model *m) {
-  const mgl_cuda_log *log = mgl_cuda_log_of(m->ranks);
-  while (mgl_cuda_log_copied(m->ranks, mgl_ranks_count(m->ranks)) <
-         mgl_load_relaxed(&log->commands)) {
-    (void)usleep(20);
-  }
-}
-
 static void hear_chooser(void *context, const mgl_cuda_token *token) {
   choosers *c = context;
   const uint32_t request = token->request;
@@ -295,7 +285,6 @@ static void hear_chooser(void *context, const mgl_cuda_token *token) {
                                                   : fake_cuda_token((int32_t)request, 2 + count));
   if (request % 3 == 0 && token->state == MGL_CUDA_SEQUENCE_RUNNING) {
     const mgl_cuda_mask mask = make_mask(c, request, count + 1);
-    wait_for_hosts(c->m);
     mgl_cuda_program_mask(c->m->program, request, &mask, 2 + count + 1);
   }
 }

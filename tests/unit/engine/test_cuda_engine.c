@@ -80,6 +80,7 @@ static void a_task_graph_from_a_file_is_run(void **state) {
   MUST(mgl_family_build(&config, NULL, &canonical, &err));
   MUST(mgl_fuse_ops_for(MGL_TARGET_CUDA, canonical, &given.program, &err));
   MUST(mgl_compile(given.program, &compile, &given.graph, NULL, &err));
+  b.ranks = NULL;
   open_bed_with(&b, (mgl_engine_options){0}, &given);
   (void)submit(&b, 3, 10, -1);
   run(&b);

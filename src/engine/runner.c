@@ -285,11 +285,11 @@ static mgl_status choose_device(mgl_runner *runner, const mgl_build *build, mgl_
 static mgl_status check_gpu_parts(const mgl_graph *program, uint32_t ranks, mgl_error *err) {
   for (size_t i = 0; i < program->tensor_count; i++) {
     const mgl_tensor *t = &program->tensors[i];
-    if (t->slice.whole != 0 && (t->group != 0 || t->made || t->slice.only_first)) {
+    if (t->slice.whole != 0 && (t->made || t->slice.only_first)) {
       return mgl_error_set(err, MGL_ERR_UNSUPPORTED, "%u ranks: \"%s\": %s run on one GPU so far",
                            ranks, t->name,
                            t->slice.only_first ? "biases behind a sum over the ranks"
-                                               : "weights of codes, or stored in another order,");
+                                               : "weights stored in another order");
     }
   }
   for (size_t i = 0; i < program->op_count; i++) {

@@ -16,9 +16,10 @@
 
 #include "base/clock.h"
 #include "compile/shard.h"
-#include "device/cuda/cuda_program.h"
+#include "device/cuda/cuda_program_parts.h"
 #include "device/cuda/cuda_ranks.h"
 #include "graph/family.h"
+#include "lower/packed.h"
 #include "support/fake_cuda.h"
 #include "support/must.h"
 
@@ -42,25 +43,32 @@ static const char config_json[] =
 typedef struct world {
   mgl_hash hashes[MGL_MAX_RANKS][FAKE_CUDA_HASHES];
   uint64_t choices[MGL_MAX_RANKS];
+  uint32_t equal[MGL_MAX_RANKS];  // matrices that are as they should be
   pid_t pids[MGL_MAX_RANKS];
 } world;
 
 typedef struct model {
   world *world;
-  uint32_t tokens;  // of an iteration
-  uint32_t slow;    // rank whose sampling takes long; 0: all are fast
+  uint32_t tokens;   // of an iteration
+  uint32_t slow;     // rank whose sampling takes long; 0: all are fast
+  const char *json;  // of the config; NULL: config_json
   mgl_cuda_device device;
   mgl_ranks *ranks;
   mgl_cuda_program *program;
 } model;
 
-static mgl_graph *make_graph(uint32_t ranks) {
+static mgl_graph *make_whole(const char *json) {
   mgl_config config;
   mgl_generation generation;
   mgl_graph *whole = NULL;
-  mgl_graph *cut = NULL;
-  MUST(mgl_config_parse(config_json, strlen(config_json), "test", &config, &generation, &err));
+  MUST(mgl_config_parse(json, strlen(json), "test", &config, &generation, &err));
   MUST(mgl_family_build(&config, NULL, &whole, &err));
+  return whole;
+}
+
+static mgl_graph *make_graph(const char *json, uint32_t ranks) {
+  mgl_graph *whole = make_whole(json);
+  mgl_graph *cut = NULL;
   MUST(mgl_shard_program(whole, ranks, &cut, &err));
   mgl_graph_destroy(whole);
   return cut;
@@ -68,7 +76,7 @@ static mgl_graph *make_graph(uint32_t ranks) {
 
 static mgl_status make_program(model *m, mgl_error *err) {
   const uint32_t count = mgl_ranks_count(m->ranks);
-  mgl_graph *graph = make_graph(count);
+  mgl_graph *graph = make_graph(m->json != NULL ? m->json : config_json, count);
   mgl_cuda_program_options options = {.program = graph,
                                       .build = {.seed = 5, .ranks = count},
                                       .sizes.limits.tokens = m->tokens,
@@ -79,6 +87,68 @@ static mgl_status make_program(model *m, mgl_error *err) {
   mgl_status status = mgl_cuda_program_create(&m->device, &options, &m->program, err);
   mgl_graph_destroy(graph);
   return status;
+}
+
+// --- weights: each rank's are its part of the whole ones -----------------------------------------
+
+// Rows of codes in groups of 128, whose parts are whole panels or end within one.
+#define CODED_JSON(quantization)                                                             \
+  "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\",\"vocab_size\":512,"   \
+  "\"hidden_size\":256,\"intermediate_size\":4096,\"num_hidden_layers\":2,\"head_dim\":128," \
+  "\"num_attention_heads\":16,\"num_key_value_heads\":4,\"max_position_embeddings\":16384,"  \
+  "\"rms_norm_eps\":1e-6,\"rope_theta\":10000,\"tie_word_embeddings\":true,"                 \
+  "\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\"" quantization "}"
+
+static const char *const coded_jsons[] = {
+    CODED_JSON(""),
+    CODED_JSON(",\"quantization_config\":{\"quant_method\":\"fp8\","
+               "\"weight_block_size\":[128,128]}"),
+    CODED_JSON(",\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":"
+               "\"pack-quantized\",\"ignore\":[\"lm_head\"],\"config_groups\":{\"group_0\":{"
+               "\"targets\":[\"Linear\"],\"weights\":{\"type\":\"int\",\"symmetric\":true,"
+               "\"num_bits\":4,\"strategy\":\"group\",\"group_size\":128}}}}")};
+
+static const uint8_t *matrices_of(const mgl_cuda_program *p, uint32_t op) {
+  return mgl_cuda_pointer(p->memory[MGL_CUDA_MEMORY_WEIGHTS] + p->layout.matrices[op]);
+}
+
+// Row blocks of gate_up and of logits are those behind the ranks before; of a linear_add each row
+// block is the part of the whole one behind theirs. Returns how many matrices are so.
+static uint32_t count_equal(const model *m) {
+  mgl_graph *graph = make_whole(m->json);
+  mgl_cuda_program_options options = {.program = graph,
+                                      .build = {.seed = 5},
+                                      .sizes.limits.tokens = m->tokens,
+                                      .sizes.sequences = 6,
+                                      .sizes.limits.pages_per_sequence = 12,
+                                      .get_code = fake_cuda_code};
+  mgl_cuda_program *whole = NULL;
+  const uint32_t rank = mgl_ranks_rank(m->ranks);
+  uint32_t equal = 0;
+  MUST(mgl_cuda_program_create(&m->device, &options, &whole, &err));
+  for (uint32_t op = 0; op < m->program->program->op_count; op++) {
+    const mgl_op *o = &m->program->program->ops[op];
+    if (o->kind != MGL_OP_GATE_UP && o->kind != MGL_OP_LOGITS && o->kind != MGL_OP_LINEAR_ADD) {
+      continue;
+    }
+    const mgl_packed_matrices part = mgl_packed_matrices_of(m->program->program, o);
+    const mgl_packed_matrices all =
+        mgl_packed_matrices_of(whole->program, &whole->program->ops[op]);
+    const uint64_t bytes = mgl_packed_row_block_bytes(&part);
+    const uint64_t all_bytes = mgl_packed_row_block_bytes(&all);
+    const bool by_columns = o->kind == MGL_OP_LINEAR_ADD;
+    bool same = true;
+    for (uint32_t b = 0; b < part.row_blocks; b++) {
+      const uint64_t at = by_columns ? b * all_bytes + rank * bytes
+                                     : (rank * part.row_blocks + (uint64_t)b) * all_bytes;
+      same = same && memcmp(matrices_of(m->program, op) + b * bytes, matrices_of(whole, op) + at,
+                            (size_t)bytes) == 0;
+    }
+    equal += same ? 1 : 0;
+  }
+  mgl_cuda_program_destroy(whole);
+  mgl_graph_destroy(graph);
+  return equal;
 }
 
 // Returns in rank 0 only.
@@ -97,6 +167,7 @@ static void open_model(model *m, uint32_t count, uint32_t tokens) {
   if (rank != 0) {
     mgl_error reason = {0};
     if (make_program(m, &reason) == MGL_OK) {
+      m->world->equal[rank] = m->json != NULL ? count_equal(m) : 0;
       (void)mgl_cuda_program_follow(m->program, &reason);
     }
     mgl_ranks_leave(m->ranks, &reason);
@@ -219,6 +290,22 @@ static void ranks_make_the_same_plans(void **state) {
 static void ranks_make_the_same_large_plans(void **state) {
   (void)state;
   make_plans(256);
+}
+
+static void weights_are_parts_of_the_whole(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof coded_jsons / sizeof *coded_jsons; i++) {
+    model m = {0};
+    m.json = coded_jsons[i];
+    fake.codes = i > 0;
+    open_model(&m, 2, 16);
+    assert_true((m.program->packings >> 1 != 0) == (i > 0));
+    assert_int_equal(count_equal(&m), 2 * 3 + 1);
+    MUST(mgl_ranks_wait(m.ranks, &err));
+    assert_int_equal(m.world->equal[1], 2 * 3 + 1);
+    close_model(&m);
+    fake.codes = false;
+  }
 }
 
 // --- masks and edits -----------------------------------------------------------------------------
@@ -390,6 +477,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(ranks_make_the_same_plans),
       cmocka_unit_test(ranks_make_the_same_large_plans),
+      cmocka_unit_test(weights_are_parts_of_the_whole),
       cmocka_unit_test(masks_and_edits_are_those_of_all_ranks),
       cmocka_unit_test(the_end_of_a_rank_is_named_soon),
       cmocka_unit_test(memory_that_cannot_be_mapped_is_refused),

@@ -47,14 +47,14 @@
 //                                 [jit=0] [trace=DIR] [only=TEXT]  what each mechanism is worth
 //   gpu_tests ranks [MODEL] [ranks=N] [tokens=N]
 //                                 one model on several GPUs beside one (cut), and the loss of one
-//   gpu_tests ranks_speed FOLDER [ranks=N] [batches=N,N...] [prompt=N] [generate=N] [rounds=N]
+//   gpu_tests ranks_speed MODEL [ranks=N] [batches=N,N...] [prompt=N] [generate=N] [rounds=N]
 //                         [tokens=N] [prefill=N] [coarse=0] [apart=0] [csv=FILE]
 //                                 one GPU, several, several with a barrier between ops, and several
 //                                 whose sums are not over ranks; then a prompt of N tokens
 //   gpu_tests ranks_work FOLDER [ranks=N] [requests=N]
 //                                 256 requests on one GPU and on several: their tokens
 // With MEGALITH_KERNELS=portable in the environment all of it runs the portable kernels.
-// MODEL: tiny, wide, whole, bias, experts, slots, cut, or a folder with a config.json.
+// MODEL: tiny, wide, whole, bias, experts, slots, cut, sums, or a folder with a config.json.
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>

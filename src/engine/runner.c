@@ -307,7 +307,16 @@ static mgl_status check_gpu_parts(const mgl_graph *program, uint32_t ranks, mgl_
 // Puts the program of a rank in the place of the whole one.
 static mgl_status cut(mgl_runner *runner, const mgl_build *build, mgl_error *err) {
   mgl_graph *program = NULL;
-  MGL_TRY(mgl_shard_program(runner->graph, build->ranks, &program, err));
+  const mgl_shard_options options = {.ranks = build->ranks,
+                                     .vocab_parallel = build->vocab_parallel,
+                                     .reduce_scatter = build->reduce_scatter};
+  if (build->cuda != NULL && (build->vocab_parallel || build->reduce_scatter)) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "%u ranks: tables that are cut and reduce_scatter run on the CPU so far: "
+                         "use --device cpu, or leave out --vocab-parallel and --reduce-scatter",
+                         build->ranks);
+  }
+  MGL_TRY(mgl_shard_program_by(runner->graph, &options, &program, err));
   mgl_status status = build->cuda == NULL ? MGL_OK : check_gpu_parts(program, build->ranks, err);
   if (status != MGL_OK) {
     mgl_graph_destroy(program);

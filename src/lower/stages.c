@@ -17,10 +17,7 @@
 #include "twin/wide_layout.h"
 #include "twin/wide_run.h"
 
-enum {
-  UNIT_TOKENS = 8,      // of embed and of norms
-  SCATTERED_STEPS = 4,  // of a worker's norm: what one makes is sent while the next one runs
-};
+enum { UNIT_TOKENS = 8 };  // of embed and of norms
 
 // A schedule under construction; in the first of two passes it is only counted.
 typedef struct builder {
@@ -109,10 +106,8 @@ static void add_steps(builder *b, const mgl_schedule_op *op, uint32_t count) {
   add_op(b, op);
 }
 
-// `each`: steps of a worker, if there are units for so many.
-static void add_spread(builder *b, const mgl_schedule_op *op, uint32_t each) {
-  const uint32_t most = each * b->options->workers;
-  add_steps(b, op, op->units < most ? op->units : most);
+static void add_spread(builder *b, const mgl_schedule_op *op) {
+  add_steps(b, op, op->units < b->options->workers ? op->units : b->options->workers);
 }
 
 static mgl_schedule_op simple(const builder *b, mgl_op_kind kind, const mgl_op *op,
@@ -291,7 +286,7 @@ static void add_norm(builder *b, const mgl_op *op, uint32_t k, uint32_t rows) {
   norm.flags = (op->kind == MGL_OP_LOGITS ? MGL_WIDE_GATHERS : 0) |
                (b->scattered ? MGL_WIDE_OVER | MGL_WIDE_SCATTERS : 0);
   if (!b->weighed) {
-    add_spread(b, &norm, b->scattered ? SCATTERED_STEPS : 1);
+    add_spread(b, &norm);
     end_stage(b);
   }
   b->splits = 1;
@@ -323,7 +318,7 @@ static void add_attend(builder *b, const mgl_op *op) {
   mgl_schedule_op rotation = simple(b, MGL_OP_KV_WRITE, op, b->options->tokens);
   mgl_schedule_op attend = simple(b, MGL_OP_ATTEND, op, b->options->workers);
   if (!b->rotated) {
-    add_spread(b, &rotation, 1);
+    add_spread(b, &rotation);
     end_stage(b);
   }
   b->rotated = false;
@@ -334,7 +329,7 @@ static void add_attend(builder *b, const mgl_op *op) {
 // Waits for the logits of all ranks, which have sent theirs.
 static void add_gather(builder *b, const mgl_op *op) {
   mgl_schedule_op gather = simple(b, MGL_OP_ALL_GATHER, op, 1);
-  add_spread(b, &gather, 1);
+  add_spread(b, &gather);
   end_stage(b);
 }
 
@@ -346,7 +341,7 @@ static void add_first_stage(builder *b) {
     if (op->kind == MGL_OP_EMBED || op->kind == MGL_OP_ROPE_ANGLES) {
       uint32_t units = op->kind == MGL_OP_EMBED ? tokens / UNIT_TOKENS : tokens;
       mgl_schedule_op out = simple(b, op->kind, op, units);
-      add_spread(b, &out, 1);
+      add_spread(b, &out);
     }
   }
   end_stage(b);

@@ -11,7 +11,7 @@ enum {
   MGL_STAGES_MAX_SPLITS = 8,  // of a tile along k
   MGL_STAGES_JOINED = 2,      // where one step adds them
   // Features up to which it is faster that ranks add up their own rows only (docs/log/211).
-  MGL_STAGES_SCATTERED = 16384,
+  MGL_STAGES_SCATTERED = 2048,
 };
 
 // Whether stages have kernels for all ops of a program that mgl_fuse_ops_cuda made: not for those

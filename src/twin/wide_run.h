@@ -35,9 +35,8 @@
 // largest of them; the stage of all_gather only waits for them.
 //
 // Where each rank adds up tiles of tokens of its own (MGL_WIDE_SCATTERS), it alone has their
-// residual stream, and the idle warp copies the x and the sums of squares that its norm makes to
-// all ranks, in a stage that ends when the steps of all ranks have: fewer bytes between ranks, and
-// fewer additions. Such a linear_add multiplies the tiles of other ranks' tokens first. With
+// residual stream, and its norm writes their x, and their sums of squares, at all ranks, in a stage
+// that ends when the steps of all ranks have: fewer bytes between ranks, and fewer additions. With
 // few tokens (MGL_WIDE_WEIGHS) there is no stage between: the splits of a tile add up their sums at
 // their rank first, each of its share of tokens, send that to all inboxes, and wait for the same
 // tile of all ranks, by a counter behind those of stages (op.exchange + tile), before they do the

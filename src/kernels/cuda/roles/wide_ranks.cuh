@@ -1,7 +1,6 @@
 // Workers of the wide class where a model runs on several ranks (wide_run.h): what of a step goes
 // to the others. A service warp copies parts of sums while the consumers multiply the next tile,
-// and rows of norms while they do the next ones, and triggers the others' events; the portable
-// kernel's threads do both behind each step.
+// and triggers the others' events; the portable kernel's threads do both behind each step.
 #ifndef MGL_KERNELS_CUDA_ROLES_WIDE_RANKS_CUH
 #define MGL_KERNELS_CUDA_ROLES_WIDE_RANKS_CUH
 
@@ -15,6 +14,16 @@ static __device__ __forceinline__ bool mgl_wide_is_over(const mgl_cuda_op *op) {
 // Whether the end of such a step is one for all ranks. (Else its consumers have sent and waited.)
 static __device__ __forceinline__ bool mgl_wide_ends_for_all(const mgl_cuda_op *op) {
   return mgl_wide_is_over(op) && (op->flags & MGL_WIDE_WEIGHS) == 0;
+}
+
+// Of these ops, linear_add: it alone has no norm.
+static __device__ __forceinline__ bool mgl_wide_leaves_parts(const mgl_cuda_op *op) {
+  return op->norm == nullptr;
+}
+
+// The rank that adds up a token's row, of MGL_WIDE_SCATTERS.
+static __device__ __forceinline__ uint32_t mgl_wide_owner(uint32_t token) {
+  return token / MGL_WIDE_TILE_TOKENS % MGL_RANKS;
 }
 
 // Thread `thread` of `threads`: its share of what a step of a linear_add has left, to all others
@@ -56,76 +65,6 @@ static __device__ __forceinline__ void mgl_wide_send_part(const mgl_wide_worker 
   }
 }
 
-// Thread `thread` of `threads`: its share of `pieces` pieces of 16 bytes, to all others.
-static __device__ __forceinline__ void mgl_wide_send_pieces(const mgl_wide_worker *w, uint4 *own,
-                                                            uint32_t pieces, uint32_t thread,
-                                                            uint32_t threads) {
-  constexpr int batch = 8;
-#pragma unroll 1
-  for (uint32_t first = thread; first < pieces; first += batch * threads) {
-    uint4 v[batch];
-#pragma unroll
-    for (int i = 0; i < batch; i++) {
-      v[i] =
-          first + i * threads < pieces ? __ldcg(own + first + i * threads) : make_uint4(0, 0, 0, 0);
-    }
-#pragma unroll 1
-    for (uint32_t to = 0; to < MGL_RANKS; to++) {
-      uint4 *there = mgl_at_peer(own, w->block->peers[to]);
-#pragma unroll
-      for (int i = 0; i < batch; i++) {
-        if (to != w->block->rank && first + i * threads < pieces) {
-          there[first + i * threads] = v[i];
-        }
-      }
-    }
-  }
-}
-
-// What a step of a norm has made of this rank's tokens, of MGL_WIDE_SCATTERS: x, of which the rows
-// of a tile's tokens lie one behind the other in each column, and their sums of squares. Gathered
-// rows are at all ranks already (mgl_wide_put).
-static __device__ __forceinline__ void mgl_wide_send_rows(const mgl_wide_worker *w,
-                                                          const mgl_wide_slot *slot,
-                                                          uint32_t thread, uint32_t threads) {
-  constexpr uint32_t of_tile = MGL_WIDE_TILE_TOKENS / 8;
-  const mgl_cuda_op *op = &slot->op;
-  const uint32_t of_range = op->row_tiles / 8;
-  const uint32_t count = (w->block->token_count + 7) / 8;
-  uint32_t i = (op->flags & MGL_WIDE_GATHERS) != 0 ? slot->step.end : slot->step.begin;
-  while (i < slot->step.end) {  // units of one tile of tokens at once
-    const uint32_t unit = i % of_range;
-    const uint32_t range = i / of_range;
-    const uint32_t units = mgl_wide_least(slot->step.end - i, of_tile - unit % of_tile);
-    i += units;
-    if (mgl_wide_owner(unit * 8) != w->block->rank || unit >= count) {
-      continue;
-    }
-    const uint32_t there = mgl_wide_least(units, count - unit);
-    for (uint32_t column = range * (MGL_WIDE_NORM_RANGE / MGL_WIDE_K);
-         column < (range + 1) * (MGL_WIDE_NORM_RANGE / MGL_WIDE_K) &&
-         column * MGL_WIDE_K < op->k_padded;
-         column++) {
-      const uint64_t at = mgl_wide_x_chunk(op->row_tiles, unit * 8, column * 8);
-      mgl_wide_send_pieces(w, (uint4 *)((uint8_t *)op->out + at),
-                           there * 8 * (MGL_WIDE_ROW_BYTES / 16), thread, threads);
-    }
-    float *squares = (float *)op->residual + (size_t)range * op->row_tiles + unit * 8;
-    mgl_wide_send_pieces(w, (uint4 *)squares, there * 2, thread, threads);
-  }
-}
-
-// What a step has left for others.
-static __device__ __forceinline__ void mgl_wide_send_step(const mgl_wide_worker *w,
-                                                          const mgl_wide_slot *slot,
-                                                          uint32_t thread, uint32_t threads) {
-  if (slot->op.norm == nullptr) {  // linear_add: of these ops it alone has none
-    mgl_wide_send_part(w, slot, thread, threads);
-  } else if ((slot->op.flags & MGL_WIDE_SCATTERS) != 0) {  // a norm
-    mgl_wide_send_rows(w, slot, thread, threads);
-  }
-}
-
 // One thread, behind a barrier of those that have sent: the step has ended, for the other ranks.
 static __device__ __forceinline__ void mgl_wide_trigger_others(const mgl_wide_worker *w,
                                                                const mgl_wide_slot *slot) {
@@ -144,7 +83,9 @@ static __device__ __forceinline__ void mgl_wide_send(mgl_wide_worker *w) {
     const mgl_wide_slot *slot = &w->block->slots[w->slot];
     mgl_mbarrier_wait(&w->block->done[w->slot], w->parity);
     if (mgl_wide_ends_for_all(&slot->op)) {
-      mgl_wide_send_step(w, slot, w->lane, 32);
+      if (mgl_wide_leaves_parts(&slot->op)) {
+        mgl_wide_send_part(w, slot, w->lane, 32);
+      }
       __syncwarp();
       if (w->lane == 0) {
         mgl_wide_trigger_others(w, slot);

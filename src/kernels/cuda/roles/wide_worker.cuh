@@ -223,25 +223,6 @@ struct mgl_wide_tile {
   bool whole;                    // all stages of k
 };
 
-// The rank that adds up a token's row, of MGL_WIDE_SCATTERS.
-static __device__ __forceinline__ uint32_t mgl_wide_owner(uint32_t token) {
-  return token / MGL_WIDE_TILE_TOKENS % MGL_RANKS;
-}
-
-// Of MGL_WIDE_SCATTERS: another order of tiles, in which those of the next rank's tokens come first
-// and this rank's own ones last, so that what others need is on its way while the own tiles are
-// multiplied. All tiles of tokens are there as often for each rank.
-static __device__ __forceinline__ void mgl_wide_own_last(uint32_t rank, uint32_t tiles,
-                                                         uint32_t token_tiles,
-                                                         mgl_wide_tile *tile) {
-  const uint32_t of_rank = tiles / MGL_RANKS;
-  const uint32_t each = token_tiles / MGL_RANKS;
-  const uint32_t at = tile->number % of_rank;
-  const uint32_t owner = (rank + 1 + tile->number / of_rank) % MGL_RANKS;
-  tile->first_block = at / each * MGL_WIDE_FEATURE_BLOCKS;
-  tile->token = (at % each * MGL_RANKS + owner) * MGL_WIDE_TILE_TOKENS;
-}
-
 static __device__ __forceinline__ mgl_wide_tile mgl_wide_tile_of(const mgl_wide_worker *w,
                                                                  const mgl_wide_slot *slot) {
   mgl_wide_tile tile;
@@ -258,12 +239,8 @@ static __device__ __forceinline__ mgl_wide_tile mgl_wide_tile_of(const mgl_wide_
   // Split i begins at stage k_stages i / passes, and there are no more splits than stages.
   tile.split = (tile.first_stage * op->passes + op->passes - 1) / k_stages;
   tile.first_block = tile.number / token_tiles * MGL_WIDE_FEATURE_BLOCKS;
-  tile.token = tile.number % token_tiles * MGL_WIDE_TILE_TOKENS;
-  if (MGL_RANKS > 1 && (op->flags & MGL_WIDE_SCATTERS) != 0 && token_tiles % MGL_RANKS == 0) {
-    const uint32_t feature_tiles = (blocks + MGL_WIDE_FEATURE_BLOCKS - 1) / MGL_WIDE_FEATURE_BLOCKS;
-    mgl_wide_own_last(w->block->rank, feature_tiles * token_tiles, token_tiles, &tile);
-  }
   tile.blocks = mgl_wide_least(blocks - tile.first_block, MGL_WIDE_FEATURE_BLOCKS);
+  tile.token = tile.number % token_tiles * MGL_WIDE_TILE_TOKENS;
   tile.tokens = rows > tile.token ? mgl_wide_least(rows - tile.token, MGL_WIDE_TILE_TOKENS) : 0;
   return tile;
 }

@@ -111,7 +111,9 @@ static __device__ __forceinline__ void mgl_wide_end_step(mgl_wide_worker *w,
     mgl_sync_wide_consumers();
   }
   if (mgl_wide_ends_for_all(&slot->op)) {
-    mgl_wide_send_step(w, slot, w->warp * 32 + w->lane, MGL_WIDE_CONSUMERS);
+    if (mgl_wide_leaves_parts(&slot->op)) {
+      mgl_wide_send_part(w, slot, w->warp * 32 + w->lane, MGL_WIDE_CONSUMERS);
+    }
     mgl_sync_wide_consumers();
     if (w->warp == 0 && w->lane == 0) {
       mgl_wide_trigger_others(w, slot);

@@ -92,8 +92,8 @@ static __device__ __forceinline__ float4 mgl_wide_load_column(const mgl_cuda_op 
   return v;
 }
 
-// Where the result of a norm goes. Rows that are gathered, of MGL_WIDE_SCATTERS: to all ranks, and
-// of the lane's two tokens those that are this rank's. Of others over is NULL.
+// Where the result of a norm goes, of MGL_WIDE_SCATTERS: to all ranks, and of the lane's two tokens
+// those that are this rank's. Of others over is NULL.
 struct mgl_wide_reach {
   const mgl_wide_block *over;
   bool own[2];
@@ -337,7 +337,7 @@ static __device__ __forceinline__ void mgl_wide_task_norm(const mgl_wide_worker 
   uint32_t of_range = op->row_tiles / 8;
   const bool scatters = MGL_RANKS > 1 && (op->flags & MGL_WIDE_SCATTERS) != 0;
   const uint32_t rank = w->block->rank;
-  mgl_wide_reach reach = {scatters && gathers ? w->block : nullptr, {true, true}};
+  mgl_wide_reach reach = {scatters ? w->block : nullptr, {true, true}};
   for (uint32_t i = slot->step.begin + w->warp; i < slot->step.end; i += MGL_WIDE_CONSUMER_WARPS) {
     uint32_t unit = i % of_range;
     uint32_t row = unit * 8 + w->lane % 4 * 2;

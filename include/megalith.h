@@ -365,12 +365,13 @@ typedef struct megalith_engine_options {
   const char *program;      // the text of a tensor program that runs in place of the model's own
       // (megalith_model_program), with its inputs, its KV caches and its output
       // "logits"; custom ops too. On one rank. NULL: the model's own
-  uint32_t ranks;  // processes that run the model together on the CPU, to MEGALITH_MAX_RANKS, each
-      // with its part of the weights and `threads` of its own; 0 and 1: this one alone.
-      // The others are forked when the engine is created: no other thread may use this
-      // library, or hold a lock that allocating needs, meanwhile. When one ends, the
-      // engine has failed (megalith_engine_check). Not for several GPUs
-  const char *meeting;  // the processes of `ranks` have been started by others, on this host (MPI,
+  uint32_t ranks;  // processes that run the model together, to MEGALITH_MAX_RANKS, each with its
+      // part of the weights: on the CPU, each with `threads` of its own, or with device
+      // "cuda:N" on GPUs N, N + 1, ... of this host; 0 and 1: this one alone. The others
+      // are forked when the engine is created: no other thread may use this library, or
+      // hold a lock that allocating needs, meanwhile, and for GPUs the process has not
+      // used CUDA yet. When one ends, the engine has failed (megalith_engine_check)
+  const char *meeting;  // the CPU's processes of `ranks` have been started by others, here (MPI,
                         // Slurm): each gives the same text here, which no others have, its own
   uint32_t rank;        // rank, and otherwise the same. Rank 0 gets the engine; in the others
                         // megalith_engine_create returns errors only, and the process ends with

@@ -9,6 +9,7 @@
 #include "api/api_parts.h"
 #include "base/alloc.h"
 #include "device/cpu/team.h"
+#include "device/cuda/cuda_ranks.h"
 #include "engine/device_choice.h"
 
 _Static_assert((int)MEGALITH_MAX_SEQUENCES == (int)MGL_MAX_SEQUENCES, "one limit");
@@ -64,7 +65,7 @@ static mgl_status start_runner(megalith_engine *engine, const megalith_engine_op
                                bool on_gpu, mgl_error *err) {
   const megalith_model *model = engine->model;
   uint32_t context = model->folder.config.context_tokens;
-  mgl_cuda_options cuda = {.device = &engine->device};
+  mgl_cuda_options cuda = {.device = &engine->device, .ranks = engine->ranks};
   mgl_kv_dtype kv_dtype = MGL_KV_AUTO;
   if (options->kv_dtype != NULL) {
     MGL_TRY(mgl_kv_dtype_parse(options->kv_dtype, &kv_dtype, err));
@@ -116,9 +117,8 @@ static mgl_status start_runner(megalith_engine *engine, const megalith_engine_op
   return MGL_OK;
 }
 
-static mgl_status start_on_gpu(megalith_engine *engine, const megalith_engine_options *options,
-                               uint32_t ordinal, mgl_error *err) {
-  MGL_TRY(mgl_cuda_device_open((int)ordinal, &engine->device, err));
+static mgl_status start_opened(megalith_engine *engine, const megalith_engine_options *options,
+                               mgl_error *err) {
   mgl_cuda_device_choose_code(&engine->device,
                               options->compilation != NULL ? &engine->compilation : NULL);
   mgl_status status = start_runner(engine, options, true, err);
@@ -126,6 +126,31 @@ static mgl_status start_on_gpu(megalith_engine *engine, const megalith_engine_op
     mgl_runner_destroy(engine->runner);
     engine->runner = NULL;
     mgl_cuda_device_close(&engine->device);
+  }
+  return status;
+}
+
+// Rank r of several runs on GPU ordinal + r. Others than rank 0 do not return.
+static mgl_status start_on_gpu(megalith_engine *engine, const megalith_engine_options *options,
+                               uint32_t ordinal, mgl_error *err) {
+  uint32_t rank = 0;
+  if (options->ranks > 1) {  // before anything of CUDA is open
+    MGL_TRY(mgl_cuda_ranks_start(options->ranks, &engine->ranks, err));
+    rank = mgl_ranks_rank(engine->ranks);
+  }
+  mgl_status status = mgl_cuda_device_open((int)(ordinal + rank), &engine->device, err);
+  if (status == MGL_OK) {
+    status = start_opened(engine, options, err);
+  }
+  if (rank != 0) {
+    mgl_ranks_leave(engine->ranks, err);
+  }
+  if (status != MGL_OK) {
+    if (engine->ranks != NULL) {
+      mgl_ranks_abandon(engine->ranks);
+    }
+    mgl_ranks_stop(engine->ranks);
+    engine->ranks = NULL;
     return status;
   }
   (void)snprintf(engine->note, sizeof engine->note, "%s", mgl_runner_note(engine->runner));
@@ -139,11 +164,10 @@ static mgl_status start_on_device(megalith_engine *engine, const megalith_engine
   MGL_TRY(options->device != NULL ? mgl_device_parse("device", options->device, &device, err)
                                   : mgl_device_usual(&device, err));
   engine->watches_ranks = options->ranks > 1;
-  if (device.kind == MGL_DEVICE_CUDA && engine->watches_ranks) {
+  if (device.kind == MGL_DEVICE_CUDA && options->meeting != NULL) {
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                         "%u ranks: expected device cpu, found cuda: several GPUs are for megalith "
-                         "run and bench so far",
-                         options->ranks);
+                         "meeting: processes that others have started run on the CPU so far; "
+                         "expected device cpu, or ranks without a meeting");
   }
   if (device.kind == MGL_DEVICE_CUDA) {
     return start_on_gpu(engine, options, device.ordinal, err);
@@ -202,6 +226,7 @@ static void finish(megalith_engine *engine) {
   }
   mgl_engine_destroy(engine->engine);
   mgl_runner_destroy(engine->runner);
+  mgl_ranks_stop(engine->ranks);
   mgl_crew_close(engine->crew);
   mgl_cuda_device_close(&engine->device);
   mgl_overrides_free(&engine->overrides);

@@ -120,6 +120,7 @@ struct megalith_engine {
   // Background:
   bool background;
   mgl_crew *crew;      // of ranks that others have started; NULL: there is none
+  mgl_ranks *ranks;    // on several GPUs; NULL: there are none
   bool watches_ranks;  // of several, whether they live; until one does not
   pthread_t thread;
 };

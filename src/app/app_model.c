@@ -351,6 +351,8 @@ static mgl_status on_device(mgl_app_model *model, const mgl_arguments *arguments
   MGL_TRY(read_task_graphs(model, arguments, options, err));
   MGL_TRY(mgl_device_wanted(arguments, &device, err));
   options->ranks = mgl_app_ranks(arguments);
+  options->vocab_parallel = mgl_arguments_has(arguments, "vocab-parallel");
+  options->reduce_scatter = mgl_arguments_has(arguments, "reduce-scatter");
   if (device.kind == MGL_DEVICE_CUDA && model->crew != NULL) {
     return mgl_error_set(
         err, MGL_ERR_UNSUPPORTED,

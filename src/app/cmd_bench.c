@@ -634,6 +634,8 @@ static const mgl_option options[] = {
      .type = MGL_OPTION_FLAG,
      .help = "GPU: tasks wait for events, not for the words that they read"},
     MGL_ROW_TENSOR_PARALLEL,
+    MGL_ROW_VOCAB_PARALLEL,
+    MGL_ROW_REDUCE_SCATTER,
 };
 
 static const mgl_option_group *const groups[] = {&mgl_place_options, &mgl_compile_options_group,

@@ -257,7 +257,11 @@ static mgl_status build_program(compilation *c, mgl_error *err) {
   MGL_TRY(set_balance(c, err));
   if (mgl_app_ranks(c->arguments) > 1) {
     mgl_graph *cut = NULL;
-    MGL_TRY(mgl_shard_program(c->canonical, mgl_app_ranks(c->arguments), &cut, err));
+    const mgl_shard_options options = {
+        .ranks = mgl_app_ranks(c->arguments),
+        .vocab_parallel = mgl_arguments_has(c->arguments, "vocab-parallel"),
+        .reduce_scatter = mgl_arguments_has(c->arguments, "reduce-scatter")};
+    MGL_TRY(mgl_shard_program_by(c->canonical, &options, &cut, err));
     mgl_graph_destroy(c->canonical);
     c->canonical = cut;
   }
@@ -722,6 +726,8 @@ static const mgl_option options[] = {
      .type = MGL_OPTION_FILE,
      .help = "write the task graph as JSON (megalith graph reads it)"},
     MGL_ROW_TENSOR_PARALLEL,
+    MGL_ROW_VOCAB_PARALLEL,
+    MGL_ROW_REDUCE_SCATTER,
 };
 
 const mgl_command mgl_command_compile = {

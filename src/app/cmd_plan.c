@@ -241,6 +241,8 @@ static const mgl_option options[] = {
     {.name = "json", .type = MGL_OPTION_FLAG, .help = "print one JSON object"},
     MGL_ROW_ITERATION_TOKENS,
     MGL_ROW_TENSOR_PARALLEL,
+    MGL_ROW_VOCAB_PARALLEL,
+    MGL_ROW_REDUCE_SCATTER,
 };
 
 static const mgl_option_group *const groups[] = {&mgl_memory_options, &mgl_place_options, NULL};

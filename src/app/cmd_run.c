@@ -542,6 +542,8 @@ static const mgl_option options[] = {
     MGL_ROW_MODE,
     MGL_ROW_TRACE,
     MGL_ROW_TENSOR_PARALLEL,
+    MGL_ROW_VOCAB_PARALLEL,
+    MGL_ROW_REDUCE_SCATTER,
 };
 
 static const mgl_option_group *const groups[] = {&mgl_chat_options,

@@ -315,6 +315,8 @@ static const mgl_option options[] = {
     MGL_ROW_ITERATION_TOKENS_OF("64"),
     MGL_ROW_MODE,
     MGL_ROW_TENSOR_PARALLEL,
+    MGL_ROW_VOCAB_PARALLEL,
+    MGL_ROW_REDUCE_SCATTER,
 };
 
 static const mgl_option_group *const groups[] = {&mgl_place_options, &mgl_compile_options_group,

@@ -369,6 +369,8 @@ static const mgl_option options[] = {
      .help = "prompts that begin alike do not share KV memory"},
     MGL_ROW_MODE,
     MGL_ROW_TENSOR_PARALLEL,
+    MGL_ROW_VOCAB_PARALLEL,
+    MGL_ROW_REDUCE_SCATTER,
 };
 
 static const mgl_option_group *const groups[] = {

@@ -52,6 +52,22 @@ mgl_choice_name mgl_kv_dtype_choice;
         "srun or torchrun may start them [1]"                                            \
   }
 
+// How the ranks of the CPU cut the model (compile/shard.h).
+#define MGL_ROW_VOCAB_PARALLEL                                                 \
+  {                                                                            \
+    .name = "vocab-parallel", .type = MGL_OPTION_FLAG,                         \
+    .help =                                                                    \
+        "with --tensor-parallel on the CPU: each process has its rows of the " \
+        "embedding, too"                                                       \
+  }
+#define MGL_ROW_REDUCE_SCATTER                                                           \
+  {                                                                                      \
+    .name = "reduce-scatter", .type = MGL_OPTION_FLAG,                                   \
+    .help =                                                                              \
+        "with --tensor-parallel on the CPU: each process adds up its columns of a sum, " \
+        "and all gather them: fewer reads with many processes, one wait more"            \
+  }
+
 #define MGL_ROW_ITERATION_TOKENS_OF(usual)                                               \
   {                                                                                      \
     .name = "iteration-tokens", .alias = "max-num-batched-tokens", .value_name = "N",    \

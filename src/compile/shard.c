@@ -19,9 +19,11 @@ typedef struct sharder {
   const mgl_graph *in;
   mgl_graph *out;
   uint32_t ranks;
+  const mgl_shard_options *options;
   extent *extents;   // [tensors] of activations and KV tensors
   uint32_t *shares;  // [tensors] of those that are cut: ranks that have the same part
   uint32_t *map;     // [tensors] index in `out`, or MGL_NO_TENSOR
+  uint32_t *parts;   // [tensors] likewise, of the rank's rows of a table that two ops read
   mgl_error *err;
 } sharder;
 
@@ -89,6 +91,10 @@ static mgl_status cut_weight(sharder *s, uint32_t tensor, uint32_t dim, uint32_t
   }
   const bool renamed = readers > 1;
   (void)snprintf(name, sizeof name, "%s%s", t->name, renamed ? MGL_PART_SUFFIX : "");
+  if (s->parts[tensor] != MGL_NO_TENSOR) {
+    *out = s->parts[tensor];
+    return MGL_OK;
+  }
   *out = declare(s, tensor, name, dim, part);
   if (*out != MGL_NO_TENSOR) {
     s->out->tensors[*out].slice =
@@ -233,6 +239,56 @@ static mgl_status cut_columns(sharder *s, const mgl_op *op) {
   return MGL_OK;
 }
 
+// What all ranks have parts of, added up and onto the residual.
+static uint32_t add_up(sharder *s, const char *name, uint32_t residual, uint32_t part) {
+  char scattered[MGL_GRAPH_MAX_NAME_BYTES];
+  char gathered[MGL_GRAPH_MAX_NAME_BYTES];
+  if (part == MGL_NO_TENSOR || !s->options->reduce_scatter ||
+      s->out->tensors[part].dims[1].number % s->ranks != 0) {
+    return mgl_graph_all_reduce(s->out, name, residual, part, s->ranks);
+  }
+  (void)snprintf(scattered, sizeof scattered, "%s.share", name);
+  (void)snprintf(gathered, sizeof gathered, "%s.sum", name);
+  const uint32_t share = mgl_graph_reduce_scatter(s->out, scattered, part, s->ranks);
+  const uint32_t sum = share == MGL_NO_TENSOR
+                           ? MGL_NO_TENSOR
+                           : mgl_graph_all_gather(s->out, gathered, share, s->ranks);
+  return sum == MGL_NO_TENSOR ? MGL_NO_TENSOR : mgl_graph_add(s->out, name, residual, sum);
+}
+
+// The rows of the tokens that the rank has, and zeros for those of others; then their sum, of which
+// each rank makes its columns. (An all_reduce would need zeros to add to.)
+static mgl_status cut_table(sharder *s, const mgl_op *op) {
+  const mgl_tensor *t = tensor_of(s, op->output);
+  const uint32_t table = mgl_op_input(op, MGL_ROLE_TABLE);
+  char name[MGL_GRAPH_MAX_NAME_BYTES + sizeof MGL_PART_SUFFIX];
+  char share[MGL_GRAPH_MAX_NAME_BYTES + sizeof MGL_PART_SUFFIX];
+  mgl_op copy = *op;
+  for (uint32_t i = 0; i < op->input_count; i++) {
+    if (op->inputs[i] == table) {
+      MGL_TRY(cut_weight(s, table, 0, 1, &copy.inputs[i]));
+      s->parts[table] = copy.inputs[i];
+    } else {
+      copy.inputs[i] = whole(s, op->inputs[i]);
+    }
+    if (copy.inputs[i] == MGL_NO_TENSOR) {
+      return MGL_OK;
+    }
+  }
+  copy.attrs[MGL_ATTR_OVER] = s->ranks;
+  (void)snprintf(name, sizeof name, "%s" MGL_PART_SUFFIX, t->name);
+  (void)snprintf(share, sizeof share, "%s.share", t->name);
+  append(s, copy, op->output, name, 1, t->dims[1].number);
+  if (s->map[op->output] != MGL_NO_TENSOR) {
+    s->map[op->output] = mgl_graph_reduce_scatter(s->out, share, s->map[op->output], s->ranks);
+  }
+  if (s->map[op->output] != MGL_NO_TENSOR) {
+    s->map[op->output] = mgl_graph_all_gather(s->out, t->name, s->map[op->output], s->ranks);
+  }
+  s->extents[op->output] = WHOLE;
+  return MGL_OK;
+}
+
 // --- mixtures of experts: a rank has the same inner features of every expert ---------------------
 
 // What an op of experts reads of activations must be there as a whole, but for `cut`.
@@ -298,8 +354,7 @@ static mgl_status add_experts(sharder *s, const mgl_op *op) {
   (void)snprintf(name, sizeof name, "%s" MGL_PART_SUFFIX, t->name);
   append(s, copy, op->output, name, 1, t->dims[1].number);
   if (s->map[op->output] != MGL_NO_TENSOR) {
-    s->map[op->output] =
-        mgl_graph_all_reduce(s->out, t->name, residual, s->map[op->output], s->ranks);
+    s->map[op->output] = add_up(s, t->name, residual, s->map[op->output]);
   }
   s->extents[op->output] = WHOLE;
   return MGL_OK;
@@ -312,8 +367,7 @@ static mgl_status reduce(sharder *s, const mgl_op *add) {
     return refuse(s, add->output, "expected to add a sum over the ranks to what all ranks have");
   }
   s->map[add->output] =
-      mgl_graph_all_reduce(s->out, tensor_of(s, add->output)->name, s->map[add->inputs[0]],
-                           s->map[add->inputs[1]], s->ranks);
+      add_up(s, tensor_of(s, add->output)->name, s->map[add->inputs[0]], s->map[add->inputs[1]]);
   s->extents[add->output] = WHOLE;
   return MGL_OK;
 }
@@ -357,6 +411,12 @@ static mgl_status shard_op(sharder *s, const mgl_op *op) {
            : is_worth_cutting(s, op) ? cut_rows(s, op)
                                      : keep(s, op, WHOLE, 1);
   }
+  const uint32_t table = mgl_op_input(op, MGL_ROLE_TABLE);
+  if (table != MGL_NO_TENSOR && s->options->vocab_parallel &&
+      tensor_of(s, table)->dims[0].number % s->ranks == 0 &&
+      tensor_of(s, op->output)->dims[1].number % s->ranks == 0) {
+    return cut_table(s, op);
+  }
   if (unit == MGL_UNIT_COLUMN || mgl_op_kind_is_exchange(op->kind)) {
     return mgl_error_set(s->err, MGL_ERR_UNSUPPORTED,
                          "%u ranks: \"%s\": the op %s runs on one rank so far", s->ranks,
@@ -378,30 +438,39 @@ static mgl_status shard_ops(sharder *s) {
 
 mgl_status mgl_shard_program(const mgl_graph *program, uint32_t ranks, mgl_graph **out,
                              mgl_error *err) {
+  return mgl_shard_program_by(program, &(mgl_shard_options){.ranks = ranks}, out, err);
+}
+
+mgl_status mgl_shard_program_by(const mgl_graph *program, const mgl_shard_options *options,
+                                mgl_graph **out, mgl_error *err) {
+  const uint32_t ranks = options->ranks;
   *out = NULL;
   if (ranks < 2 || ranks > MGL_MAX_RANKS) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "ranks: expected 2 to %d, found %u", MGL_MAX_RANKS,
                          ranks);
   }
   const size_t tensors = program->tensor_count;
-  sharder s = {.in = program, .ranks = ranks, .err = err};
+  sharder s = {.in = program, .ranks = ranks, .options = options, .err = err};
   MGL_TRY(mgl_graph_create(program->name, &s.out, err));
   s.extents = mgl_alloc_zeroed(tensors, sizeof *s.extents);
   s.shares = mgl_alloc_zeroed(tensors, sizeof *s.shares);
   s.map = mgl_alloc_zeroed(tensors, sizeof *s.map);
+  s.parts = mgl_alloc_zeroed(tensors, sizeof *s.parts);
   mgl_status status = MGL_OK;
-  if (s.extents == NULL || s.shares == NULL || s.map == NULL) {
+  if (s.extents == NULL || s.shares == NULL || s.map == NULL || s.parts == NULL) {
     status = mgl_error_set(err, MGL_ERR_MEMORY, "out of memory cutting %zu tensors", tensors);
   } else {
     for (size_t i = 0; i < tensors; i++) {
       s.shares[i] = 1;
       s.map[i] = MGL_NO_TENSOR;
+      s.parts[i] = MGL_NO_TENSOR;
     }
     status = shard_ops(&s);
   }
   mgl_free(s.extents);
   mgl_free(s.shares);
   mgl_free(s.map);
+  mgl_free(s.parts);
   if (status != MGL_OK) {
     mgl_graph_destroy(s.out);
     return status;

@@ -9,8 +9,19 @@
 // sum, to which rank 0 adds the bias, and the add behind it becomes an all_reduce; the logits of a
 // rank's rows of the vocabulary become all of them by an all_gather. The rest every rank computes
 // for itself. Where there are fewer KV heads than ranks, neighbouring ranks have the same KV head.
+//
+// Two things may be cut otherwise, with the same bits:
+//   vocab_parallel   the embedding's table, by rows: each rank has the rows of its tokens and zeros
+//                    for others, and reduce_scatter and all_gather add them up. A table that is the output
+//                    projection's matrix, too, is there once.
+//   reduce_scatter   a sum over the ranks: each rank adds up its columns, a reduce_scatter, and an
+//                    all_gather hands them to all: a rank reads twice a row's width where an
+//                    all_reduce reads it once for every rank, and waits twice.
 #ifndef MGL_COMPILE_SHARD_H
 #define MGL_COMPILE_SHARD_H
+
+#include <stdbool.h>
+#include <stdint.h>
 
 #include "base/status.h"
 #include "graph/graph.h"
@@ -18,6 +29,13 @@
 // Cuts a canonical program (before op fusion) for `ranks` ranks, 2 to MGL_MAX_RANKS. Refuses with
 // MGL_ERR_UNSUPPORTED, and the name of the tensor, what cannot be divided (columns with groups of a
 // scale each, too), and norms over all heads together.
+typedef struct mgl_shard_options {
+  uint32_t ranks;
+  bool vocab_parallel, reduce_scatter;
+} mgl_shard_options;
+
+mgl_status mgl_shard_program_by(const mgl_graph *program, const mgl_shard_options *options,
+                                mgl_graph **out, mgl_error *err);
 mgl_status mgl_shard_program(const mgl_graph *program, uint32_t ranks, mgl_graph **out,
                              mgl_error *err);
 

@@ -49,8 +49,10 @@ typedef struct mgl_given_graph {
 
 // All pointers must outlive what is built, but for `cuda`, which is read while it is made.
 typedef struct mgl_build {
-  uint64_t threads;           // on the CPU; 0: one per physical core
-  uint32_t ranks;             // processes that run the model together; 0: this one alone
+  uint64_t threads;     // on the CPU; 0: one per physical core
+  uint32_t ranks;       // processes that run the model together; 0: this one alone
+  bool vocab_parallel;  // on the CPU's ranks: how the program is cut (compile/shard.h)
+  bool reduce_scatter;
   struct mgl_crew *crew;      // of such processes that are there already, of which this is one, on
                               // the CPU (device/cpu/cpu_crew.h); NULL: this one forks the others
   uint32_t iteration_tokens;  // most tokens of an iteration, 1 to MGL_MAX_ITERATION_TOKENS, on

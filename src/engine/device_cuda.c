@@ -54,13 +54,13 @@ static bool has_mixture(const mgl_graph *program) {
   return false;
 }
 
-// The kernels of large iterations have no experts and custom ops yet, the portable ones no codes.
+// The kernels of large iterations have no experts and custom ops yet, the portable ones no codes,
+// which were not compared there over several GPUs, either.
 static void cuda_defaults(const void *model, const mgl_build *build, const mgl_graph *program,
                           mgl_device_defaults *out) {
   const cuda_model *m = model;
-  (void)build;
-  bool codes =
-      m->options.device->kernels == MGL_CUDA_KERNELS_WGMMA || !mgl_packed_has_codes(program);
+  const bool wgmma = m->options.device->kernels == MGL_CUDA_KERNELS_WGMMA;
+  bool codes = (wgmma && build->ranks < 2) || !mgl_packed_has_codes(program);
   bool large = m->options.device->sm_count <= MGL_WIDE_MAX_WORKERS && codes &&
                !has_mixture(program) && mgl_cuda_custom_find(program) == NULL;
   *out = (mgl_device_defaults){
@@ -160,6 +160,11 @@ static mgl_status cuda_create(void *model, const mgl_device_job *job, mgl_error 
   return m->logits != NULL
              ? MGL_OK
              : mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %u rows of logits", rows);
+}
+
+static mgl_status cuda_check(const void *model, mgl_error *err) {
+  mgl_ranks *ranks = ((const cuda_model *)model)->options.ranks;
+  return ranks == NULL ? MGL_OK : mgl_ranks_check(ranks, err);
 }
 
 static void cuda_destroy(void *model) {
@@ -339,6 +344,7 @@ const mgl_device_table mgl_cuda_table = {.modes = (1u << MGL_MODE_COUNT) - 1,
                                          .measure = cuda_measure,
                                          .create = cuda_create,
                                          .destroy = cuda_destroy,
+                                         .check = cuda_check,
                                          .prepare = cuda_prepare,
                                          .run_plans = cuda_run_plans,
                                          .serve = mgl_serve_fed,

@@ -280,11 +280,11 @@ static mgl_status choose_device(mgl_runner *runner, const mgl_build *build, mgl_
 static mgl_status check_gpu_parts(const mgl_graph *program, uint32_t ranks, mgl_error *err) {
   for (size_t i = 0; i < program->tensor_count; i++) {
     const mgl_tensor *t = &program->tensors[i];
-    if (t->slice.whole != 0 && (t->group != 0 || t->made || t->slice.only_first)) {
+    if (t->slice.whole != 0 && (t->made || t->slice.only_first)) {
       return mgl_error_set(err, MGL_ERR_UNSUPPORTED, "%u ranks: \"%s\": %s run on one GPU so far",
                            ranks, t->name,
                            t->slice.only_first ? "biases behind a sum over the ranks"
-                                               : "weights of codes, or stored in another order,");
+                                               : "weights stored in another order");
     }
   }
   for (size_t i = 0; i < program->op_count; i++) {
@@ -302,7 +302,16 @@ static mgl_status check_gpu_parts(const mgl_graph *program, uint32_t ranks, mgl_
 // Puts the program of a rank in the place of the whole one.
 static mgl_status cut(mgl_runner *runner, const mgl_build *build, mgl_error *err) {
   mgl_graph *program = NULL;
-  MGL_TRY(mgl_shard_program(runner->graph, build->ranks, &program, err));
+  const mgl_shard_options options = {.ranks = build->ranks,
+                                     .vocab_parallel = build->vocab_parallel,
+                                     .reduce_scatter = build->reduce_scatter};
+  if (build->cuda != NULL && (build->vocab_parallel || build->reduce_scatter)) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "%u ranks: tables that are cut and reduce_scatter run on the CPU so far: "
+                         "use --device cpu, or leave out --vocab-parallel and --reduce-scatter",
+                         build->ranks);
+  }
+  MGL_TRY(mgl_shard_program_by(runner->graph, &options, &program, err));
   mgl_status status = build->cuda == NULL ? MGL_OK : check_gpu_parts(program, build->ranks, err);
   if (status != MGL_OK) {
     mgl_graph_destroy(program);

@@ -272,7 +272,9 @@ uint32_t mgl_slice_begin(const mgl_tensor *tensor, uint32_t rank) {
 
 uint32_t mgl_op_row_units(const mgl_graph *graph, const mgl_op *op) {
   const mgl_tensor *part = mgl_graph_input(graph, op, MGL_ROLE_PART);
-  return (uint32_t)mgl_tensor_row_elements(part != NULL ? part : &graph->tensors[op->output]);
+  const uint64_t of_output = mgl_tensor_row_elements(&graph->tensors[op->output]);
+  const uint64_t of_part = part != NULL ? mgl_tensor_row_elements(part) : of_output;
+  return (uint32_t)(of_part < of_output ? of_part : of_output);
 }
 
 uint32_t mgl_op_vector_elements(const mgl_graph *graph, const mgl_op *op) {

@@ -200,6 +200,8 @@ uint32_t mgl_graph_expert_down(mgl_graph *graph, const char *name, uint32_t resi
 // residual + the sum of all ranks' parts; and the parts side by side.
 uint32_t mgl_graph_all_reduce(mgl_graph *graph, const char *name, uint32_t residual, uint32_t part,
                               uint32_t ranks);
+uint32_t mgl_graph_reduce_scatter(mgl_graph *graph, const char *name, uint32_t part,
+                                  uint32_t ranks);
 uint32_t mgl_graph_all_gather(mgl_graph *graph, const char *name, uint32_t part, uint32_t ranks);
 // Zeros of the shape of x.
 uint32_t mgl_graph_zeros(mgl_graph *graph, const char *name, uint32_t x);

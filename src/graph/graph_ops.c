@@ -34,11 +34,17 @@ static bool is_heads(const mgl_tensor *t) {
   return is_act(t) && is_f32(t) && t->rank == 3;
 }
 
+static bool is_number(double value, double most) {
+  return value >= 0 && value <= most && value == floor(value);
+}
+
 static const char *check_embed(const mgl_op *op, const mgl_tensor *const *in,
                                const mgl_tensor *out) {
-  (void)op;
   if (!is_index(in[0], MGL_DIM_TOKENS)) {
     return "tokens must be an input i32[T]";
+  }
+  if (op->attrs[MGL_ATTR_OVER] != 0 && !is_number(op->attrs[MGL_ATTR_OVER], MGL_MAX_RANKS)) {
+    return "over must be 0, or ranks";
   }
   if (!is_float_weight(in[1]) || in[1]->rank != 2) {
     return "the table must be a weight [V,D]";
@@ -397,10 +403,6 @@ static const char *check_sample(const mgl_op *op, const mgl_tensor *const *in,
 
 // --- mixtures of experts -------------------------------------------------------------------------
 
-static bool is_number(double value, double most) {
-  return value >= 0 && value <= most && value == floor(value);
-}
-
 static const char *check_route(const mgl_op *op, const mgl_tensor *const *in,
                                const mgl_tensor *out) {
   const double *a = op->attrs;
@@ -523,6 +525,20 @@ static const char *check_all_reduce(const mgl_op *op, const mgl_tensor *const *i
   bool fits = is_act(in[0]) && is_f32(in[0]) && mgl_tensor_same_shape(in[0], in[1]) &&
               is_act(out) && is_f32(out) && mgl_tensor_same_shape(out, in[0]);
   return fits ? check_ranks(op) : "residual and result must be f32 with the shape of part";
+}
+
+static const char *check_reduce_scatter(const mgl_op *op, const mgl_tensor *const *in,
+                                        const mgl_tensor *out) {
+  if (!is_part(in[0])) {
+    return "part must be an f32 activation of rank 2, and not an output";
+  }
+  const char *wrong = check_ranks(op);
+  bool fits = is_act(out) && is_f32(out) && out->rank == 2 &&
+              mgl_dim_same(out->dims[0], in[0]->dims[0]) &&
+              in[0]->dims[1].number == out->dims[1].number * op->attrs[MGL_ATTR_RANKS];
+  return wrong != NULL ? wrong
+         : fits        ? NULL
+                       : "the result must be f32 with a rank's columns of part";
 }
 
 static const char *check_all_gather(const mgl_op *op, const mgl_tensor *const *in,

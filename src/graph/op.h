@@ -50,7 +50,7 @@ MGL_OP_FN bool mgl_op_kind_is_linear(uint32_t kind) {
 
 // True for ops that read what all ranks have made of one of their inputs.
 MGL_OP_FN bool mgl_op_kind_is_exchange(uint32_t kind) {
-  return kind == MGL_OP_ALL_REDUCE || kind == MGL_OP_ALL_GATHER;
+  return kind == MGL_OP_ALL_REDUCE || kind == MGL_OP_REDUCE_SCATTER || kind == MGL_OP_ALL_GATHER;
 }
 
 #ifndef __CUDACC__

@@ -195,6 +195,18 @@ uint32_t mgl_graph_all_reduce(mgl_graph *graph, const char *name, uint32_t resid
   return append_like(graph, name, MGL_DTYPE_F32, residual, op);
 }
 
+uint32_t mgl_graph_reduce_scatter(mgl_graph *graph, const char *name, uint32_t part,
+                                  uint32_t ranks) {
+  if (graph->error.status != MGL_OK) {
+    return MGL_NO_TENSOR;
+  }
+  mgl_op op = {.kind = MGL_OP_REDUCE_SCATTER, .input_count = 1, .inputs = {part}};
+  op.attrs[MGL_ATTR_RANKS] = ranks;
+  const mgl_dim *of = graph->tensors[part].dims;
+  mgl_dim dims[] = {of[0], MGL_DIM(of[1].number / ranks)};
+  return append(graph, name, MGL_DTYPE_F32, 2, dims, op);
+}
+
 uint32_t mgl_graph_zeros(mgl_graph *graph, const char *name, uint32_t x) {
   return append_like(graph, name, MGL_DTYPE_F32, x,
                      (mgl_op){.kind = MGL_OP_ZEROS, .input_count = 1, .inputs = {x}});

@@ -171,11 +171,17 @@ static void add_of_heads(operand_list *list, uint32_t input, uint32_t first, uin
   }
 }
 
-// Of what all ranks have parts of, the same columns of each of them.
-static void add_of_elements(operand_list *list, uint32_t begin, uint32_t end) {
+// Of what all ranks have parts of, the same columns of each of them. Where a rank reads its share of
+// the columns, that is all of them: which these are differs between ranks, which all run the same
+// tasks, and tiles that wait for some of the same tasks of other ranks would need events of both.
+static void add_of_elements(operand_list *list, uint32_t input, uint32_t begin, uint32_t end) {
   uint32_t units = mgl_op_row_units(list->graph, list->op);
-  for (uint32_t at = 0; at < columns_of(list, MGL_TILE_OUTPUT); at += units) {
-    add_columns(list, MGL_TILE_OUTPUT, at + begin, at + end);
+  if (input != MGL_TILE_OUTPUT && columns_of(list, input) > units) {
+    add_whole(list, input);
+    return;
+  }
+  for (uint32_t at = 0; at < columns_of(list, input); at += units) {
+    add_columns(list, input, at + begin, at + end);
   }
 }
 
@@ -188,7 +194,7 @@ static void add_output(operand_list *list, mgl_unit unit, uint32_t begin, uint32
       break;
     case MGL_UNIT_COLUMN: add_columns(list, MGL_TILE_OUTPUT, begin, end); break;
     case MGL_UNIT_EXPERT: add_of_experts(list, MGL_TILE_OUTPUT, begin, end); break;
-    case MGL_UNIT_ELEMENT: add_of_elements(list, begin, end); break;
+    case MGL_UNIT_ELEMENT: add_of_elements(list, MGL_TILE_OUTPUT, begin, end); break;
     case MGL_UNIT_HEAD: add_of_heads(list, MGL_TILE_OUTPUT, begin, end); break;
     default: add_whole(list, MGL_TILE_OUTPUT); break;
   }
@@ -209,7 +215,7 @@ uint32_t mgl_tile_operands(const mgl_graph *graph, const mgl_op *op, uint32_t to
       case MGL_UNIT_VECTOR: add_of_vectors(&list, i, begin, end); break;
       case MGL_UNIT_COLUMN: add_of_columns(&list, i, begin, end); break;
       case MGL_UNIT_EXPERT: add_of_experts(&list, i, begin, end); break;
-      case MGL_UNIT_ELEMENT: add_columns(&list, i, begin, end); break;
+      case MGL_UNIT_ELEMENT: add_of_elements(&list, i, begin, end); break;
       case MGL_UNIT_HEAD: add_of_heads(&list, i, begin, end); break;
       case MGL_UNIT_WHOLE:
       case MGL_UNIT_COUNT: add_whole(&list, i); break;

@@ -54,6 +54,9 @@ test_tokens() {
     check_equal "$n ranks" "$expected" "$(cat "$out")"
     run run "$demo" -t 2 -n 40 -p "What is 137 + 245?" --tensor-parallel $n --load-format copied
     check_equal "$n ranks, copied" "$expected" "$(cat "$out")"
+    run run "$demo" -t 1 -n 40 -p "What is 137 + 245?" --tp $n --vocab-parallel --reduce-scatter
+    check_status "$n ranks, tables and sums cut" 0
+    check_equal "$n ranks, tables and sums cut" "$expected" "$(cat "$out")"
     HWLOC_SYNTHETIC="pack:2 [numa] core:4 pu:1" run run "$demo" -t 2 -n 40 -p "What is 137 + 245?" --tp $n
     check_equal "$n ranks on two simulated nodes" "$expected" "$(cat "$out")"
   done
@@ -63,6 +66,9 @@ test_tokens() {
   done
   run compile "$demo" --tp 2 --dump fuse_ops --verify
   check_has "compile" "$out" "0.attended = all_reduce(embedded, 0.o) ranks=2"
+  run compile "$demo" --tp 2 --dump fuse_ops --verify --vocab-parallel --reduce-scatter
+  check_has "compile, cut" "$out" "embedded.share = reduce_scatter(embedded.part) ranks=2"
+  check_has "compile, cut" "$out" "0.attended = add(embedded, 0.attended.sum)"
   run plan "$demo" --tp 2
   check_has "plan" "$out" "each of 2 ranks"
 }

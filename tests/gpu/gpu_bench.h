@@ -32,9 +32,11 @@ void *gpu_must_alloc(size_t count, size_t bytes_each);
 //   tiny   4 layers, 8 heads of 64, groups of 4, norms of heads
 //   wide   2 layers, 4 heads of 128, groups of 2, dot products of 1096 and 2200 elements
 //   cut    3 layers, 16 heads of 128, groups of 4, dot products that can be halved
+//   sums   32 layers, sums over ranks of 4096 elements and little else
 //   bias   3 layers, 8 heads of 32, groups of 8, biases of Q, K and V
 //   fp8, int8, int4, int4_whole, int4_32, zeros, zeros_64   3 layers, heads as of Qwen3-8B;
 //          weights of codes: blocks of 128 x 128, a scale a row, groups of 128 or 32; zero points
+//   fp8_cut, int4_cut   the same, whose rows can be halved
 // Any other name is a folder with a config.json.
 typedef struct gpu_model {
   const char *name;
@@ -148,6 +150,7 @@ void gpu_wide_run(gpu_bench *bench, int count, char **arguments);
 void gpu_wide_attend_run(gpu_bench *bench, int count, char **arguments);
 void gpu_ranks_run(gpu_bench *bench, int count, char **arguments);
 void gpu_ranks_speed_run(gpu_bench *bench, int count, char **arguments);
+void gpu_ranks_work_run(gpu_bench *bench, int count, char **arguments);
 void gpu_wide_speed_run(gpu_bench *bench, int count, char **arguments);
 void gpu_memcheck_run(gpu_bench *bench, int count, char **arguments);
 

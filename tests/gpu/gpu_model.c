@@ -7,13 +7,15 @@
 #include "model/model_folder.h"
 
 // A model with weights of codes. Rows of fp8 and int8 end within a panel, and within a group.
-#define CODED(hidden, intermediate, quantization)                                           \
-  "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\",\"vocab_size\":1000," \
-  "\"hidden_size\":" #hidden ",\"intermediate_size\":" #intermediate                        \
-  ","                                                                                       \
-  "\"num_hidden_layers\":3,\"num_attention_heads\":8,\"num_key_value_heads\":2,"            \
-  "\"head_dim\":128,\"max_position_embeddings\":16384,\"rms_norm_eps\":1e-6,"               \
-  "\"rope_theta\":10000,\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\","         \
+#define CODED(hidden, intermediate, quantization) CODED_OF(1000, hidden, intermediate, quantization)
+#define CODED_OF(vocab, hidden, intermediate, quantization)                                   \
+  "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\",\"vocab_size\":" #vocab \
+  ","                                                                                         \
+  "\"hidden_size\":" #hidden ",\"intermediate_size\":" #intermediate                          \
+  ","                                                                                         \
+  "\"num_hidden_layers\":3,\"num_attention_heads\":8,\"num_key_value_heads\":2,"              \
+  "\"head_dim\":128,\"max_position_embeddings\":16384,\"rms_norm_eps\":1e-6,"                 \
+  "\"rope_theta\":10000,\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\","           \
   "\"hidden_act\":\"silu\",\"quantization_config\":{" quantization "}}"
 #define COMPRESSED(format, symmetric, weights)                                         \
   "\"quant_method\":\"compressed-tensors\",\"format\":\"" format                       \
@@ -49,6 +51,9 @@ static const struct {
     {"fp8_whole", CODED(2048, 5120, "\"quant_method\":\"fp8\",\"weight_block_size\":[128,128]")},
     {"int4_whole", CODED(2048, 5120, INT4("true", 128))},
     {"int8_whole", CODED(2048, 5120, INT8)},
+    {"fp8_cut",
+     CODED_OF(4096, 2048, 5120, "\"quant_method\":\"fp8\",\"weight_block_size\":[128,128]")},
+    {"int4_cut", CODED_OF(4096, 2048, 5120, INT4("true", 128))},
     {"int4_32", CODED(1088, 2240, INT4("true", 32))},
     {"zeros", CODED(2048, 3072, INT4("false", 128))},
     {"zeros_64", CODED(1088, 2240, INT4("false", 64))},
@@ -93,6 +98,12 @@ static const struct {
      "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\",\"vocab_size\":4096,"
      "\"hidden_size\":2048,\"intermediate_size\":4096,\"num_hidden_layers\":3,"
      "\"num_attention_heads\":16,\"num_key_value_heads\":4,\"head_dim\":128,"
+     "\"max_position_embeddings\":16384,\"rms_norm_eps\":1e-6,\"rope_theta\":10000,"
+     "\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\"}"},
+    {"sums",  // as wide as Qwen3-8B, with as little between two sums over ranks as can be
+     "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\",\"vocab_size\":4096,"
+     "\"hidden_size\":4096,\"intermediate_size\":256,\"num_hidden_layers\":32,"
+     "\"num_attention_heads\":8,\"num_key_value_heads\":2,\"head_dim\":128,"
      "\"max_position_embeddings\":16384,\"rms_norm_eps\":1e-6,\"rope_theta\":10000,"
      "\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\"}"},
     {"bias",

@@ -56,12 +56,14 @@
 //                                 [jit=0] [trace=DIR] [only=TEXT]  what each mechanism is worth
 //   gpu_tests ranks [MODEL] [ranks=N] [tokens=N]
 //                                 one model on several GPUs beside one (cut), and the loss of one
-//   gpu_tests ranks_speed FOLDER [ranks=N] [batches=N,N...] [prompt=N] [generate=N] [rounds=N]
-//                         [tokens=N] [prefill=N] [coarse=0] [csv=FILE]
-//                                 one GPU, several, and several with a barrier between ops; then a
-//                                 prompt of N tokens
+//   gpu_tests ranks_speed MODEL [ranks=N] [batches=N,N...] [prompt=N] [generate=N] [rounds=N]
+//                         [tokens=N] [prefill=N] [coarse=0] [apart=0] [csv=FILE]
+//                                 one GPU, several, several with a barrier between ops, and several
+//                                 whose sums are not over ranks; then a prompt of N tokens
+//   gpu_tests ranks_work FOLDER [ranks=N] [requests=N]
+//                                 256 requests on one GPU and on several: their tokens
 // With MEGALITH_KERNELS=portable in the environment all of it runs the portable kernels.
-// MODEL: tiny, wide, whole, bias, experts, slots, cut, or a folder with a config.json.
+// MODEL: tiny, wide, whole, bias, experts, slots, cut, sums, or a folder with a config.json.
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -203,7 +205,8 @@ int main(int argc, char **argv) {
                {"wide_attend", gpu_wide_attend_run},
                {"wide_speed", gpu_wide_speed_run},
                {"ranks", gpu_ranks_run},
-               {"ranks_speed", gpu_ranks_speed_run}};
+               {"ranks_speed", gpu_ranks_speed_run},
+               {"ranks_work", gpu_ranks_work_run}};
   gpu_bench bench = {0};
   for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
     if (argc >= 2 && strcmp(argv[1], parts[i].name) == 0) {

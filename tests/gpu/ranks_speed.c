@@ -1,10 +1,13 @@
-// What a model takes on one GPU, on several, and on several with a barrier between ops: launches in
-// turn in one job, and medians of their medians.
+// What a model takes on one GPU, on several, on several with a barrier between ops, and on several
+// that do not add up: launches in turn in one job, and medians of their medians.
 //
 // Narrow: the narrow class alone, with words of activations and exact dependencies. Coarse
 // (build.coarse): the same, but all tasks of an op wait for all tasks of every op before that they
 // need anything of. Since a sum over ranks ends when the other ranks have sent their parts, that is
 // a barrier of all workers of all ranks behind each sum.
+// Apart: the narrow class with the same tasks, the same cut and the same device code, but linears
+// over ranks take their own part for the sum. What several ranks take beyond that is what sums over
+// ranks cost beyond a hop within one GPU; tokens are wrong, of course.
 // All programs have the same ranks; the other ranks follow in one until rank 0 says to go on to the
 // next.
 #include <stdio.h>
@@ -13,6 +16,7 @@
 
 #include "base/alloc.h"
 #include "compile/shard.h"
+#include "device/cuda/cuda_program_parts.h"
 #include "gpu/gpu_bench.h"
 
 enum {
@@ -21,8 +25,8 @@ enum {
   NARROW_BATCH = 16,  // up to it iterations are the narrow class's in any program
 };
 
-typedef enum way { ONE, SEVERAL, NARROW, COARSE, WAYS } way;
-static const char *const way_names[WAYS] = {"one GPU", "several", "narrow", "coarse"};
+typedef enum way { ONE, SEVERAL, NARROW, COARSE, APART, WAYS } way;
+static const char *const way_names[WAYS] = {"one GPU", "several", "narrow", "coarse", "apart"};
 
 typedef struct ranks_speed_options {
   gpu_load load;
@@ -31,7 +35,7 @@ typedef struct ranks_speed_options {
   uint32_t most_batch;
   uint32_t tokens;   // of an iteration
   uint32_t prefill;  // tokens of a prompt that is timed; 0: none is
-  bool coarse;
+  bool coarse, apart;
   const char *csv, *folder;
 } ranks_speed_options;
 
@@ -52,7 +56,8 @@ static bool read_options(int count, char **arguments, ranks_speed_options *o) {
                              .batch_count = 3,
                              .tokens = MGL_MAX_ITERATION_TOKENS,
                              .prefill = 2048,
-                             .coarse = true};
+                             .coarse = true,
+                             .apart = true};
   for (int i = 0; i < count; i++) {
     const char *text = arguments[i];
     const char *equals = strchr(text, '=');
@@ -75,6 +80,7 @@ static bool read_options(int count, char **arguments, ranks_speed_options *o) {
       o->tokens = strncmp(text, "tokens=", 7) == 0 ? value : o->tokens;
       o->prefill = strncmp(text, "prefill=", 8) == 0 ? value : o->prefill;
       o->coarse = strncmp(text, "coarse=", 7) == 0 ? value != 0 : o->coarse;
+      o->apart = strncmp(text, "apart=", 6) == 0 ? value != 0 : o->apart;
     }
   }
   for (uint32_t i = 0; i < o->batch_count; i++) {
@@ -92,15 +98,38 @@ static mgl_cuda_program_options sizes_of(const ranks_speed_options *o, way of) {
   const uint32_t of_one = (longest + GPU_PAGE_TOKENS - 1) / GPU_PAGE_TOKENS;
   return (mgl_cuda_program_options){
       .sizes.page_count = of_batch > of_one ? of_batch : of_one,
-      .sizes.limits.tokens = of == NARROW || of == COARSE ? narrow : o->tokens,
+      .sizes.limits.tokens = of == ONE || of == SEVERAL ? o->tokens : narrow,
       .sizes.sequences = o->most_batch,
       .sizes.limits.pages_per_sequence = of_one};
 }
 
 // Whether a program is made.
 static bool has_way(const ranks_speed_options *o, way of) {
-  return of == ONE || of == SEVERAL || (of == COARSE && o->coarse) ||
+  return of == ONE || of == SEVERAL || (of == COARSE && o->coarse) || (of == APART && o->apart) ||
          (of == NARROW && o->most_batch > NARROW_BATCH && o->tokens > MGL_CUDA_MAX_TOKENS);
+}
+
+// No linear of the narrow class's graphs is over ranks any more.
+static mgl_status take_apart(mgl_cuda_program *p, mgl_error *err) {
+  const mgl_cuda_driver *driver = &p->device->driver;
+  const size_t bytes = p->program->op_count * sizeof(mgl_cuda_op);
+  mgl_cuda_op *ops = gpu_must_alloc(p->program->op_count, sizeof *ops);
+  mgl_status status = MGL_OK;
+  for (uint32_t graph = 0; graph < p->graph_count && status == MGL_OK; graph++) {
+    mgl_cu_ptr at = p->memory[MGL_CUDA_MEMORY_DESCRIPTORS] + p->layout.graphs[graph].ops;
+    status = mgl_cuda_check(driver, driver->copy_to_host(ops, at, bytes), "copy_to_host", err);
+    for (size_t i = 0; i < p->program->op_count; i++) {
+      if (p->program->ops[i].attrs[MGL_ATTR_OVER] > 0) {
+        ops[i].exchange = 0;
+      }
+    }
+    if (status == MGL_OK) {
+      status =
+          mgl_cuda_check(driver, driver->copy_to_device(at, ops, bytes), "copy_to_device", err);
+    }
+  }
+  mgl_free(ops);
+  return status;
 }
 
 static mgl_status make_cut(speed_side *s, way of, mgl_error *err) {
@@ -114,7 +143,7 @@ static mgl_status make_cut(speed_side *s, way of, mgl_error *err) {
   options.ranks = s->ranks;
   mgl_status status = mgl_cuda_program_create(&s->bench->device, &options, &s->programs[of], err);
   mgl_graph_destroy(cut);
-  return status;
+  return status == MGL_OK && of == APART ? take_apart(s->programs[of], err) : status;
 }
 
 // All ranks: all programs, in the same order.
@@ -172,8 +201,8 @@ static void print_ways(const speed_side *s) {
     }
   }
   printf(
-      "\n| model | batch | one GPU | several | narrow | coarse | one / several | coarse / narrow "
-      "|\n|---|---|---|---|---|---|---|---|\n");
+      "\n| model | batch | one GPU | several | narrow | coarse | apart | one / several | coarse / "
+      "narrow | us a sum |\n|---|---|---|---|---|---|---|---|---|---|\n");
   (void)fflush(stdout);
 }
 
@@ -185,12 +214,14 @@ static void print_row(const speed_side *s, uint32_t batch, const double *ms) {
     printf(ms[of] > 0 ? " %.3f |" : " - |", ms[of]);
   }
   printf(" %.2f |", ms[ONE] / ms[SEVERAL]);
-  printf(ms[COARSE] > 0 ? " %.2f |\n" : " - |\n", ms[COARSE] / narrow);
+  printf(ms[COARSE] > 0 ? " %.2f |" : " - |", ms[COARSE] / narrow);
+  printf(ms[APART] > 0 ? " %.2f |\n" : " - |\n",
+         (narrow - ms[APART]) * 1e3 / s->programs[SEVERAL]->layout.exchanges);
   (void)fflush(stdout);
   FILE *csv = o->csv != NULL ? fopen(o->csv, "a") : NULL;
   if (csv != NULL) {
-    (void)fprintf(csv, "%s,%u,%u,%.4f,%.4f,%.4f,%.4f\n", s->model.name, o->ranks, batch, ms[ONE],
-                  ms[SEVERAL], ms[NARROW], ms[COARSE]);
+    (void)fprintf(csv, "%s,%u,%u,%.4f,%.4f,%.4f,%.4f,%.4f\n", s->model.name, o->ranks, batch,
+                  ms[ONE], ms[SEVERAL], ms[NARROW], ms[COARSE], ms[APART]);
     (void)fclose(csv);
   }
 }
@@ -215,7 +246,8 @@ static void measure_batch(speed_side *s, uint32_t batch) {
       }
       gpu_measured m = measure(s, of, &load);
       rounds[of][round] = m.median_ms;
-      same = same && (round == 0 || m.hash == hashes[of] || of == ONE || of == SEVERAL);
+      same =
+          same && (round == 0 || m.hash == hashes[of] || of == ONE || of == SEVERAL || of == APART);
       hashes[of] = m.hash;
     }
   }

@@ -161,6 +161,10 @@ ranks() {
   [ $# -gt 0 ] || set -- bench/configs/qwen3-8b bench/configs/qwen3-1.7b bench/configs/llama-3.2-1b
   part ranks cut "ranks=$ranks"
   part ranks cut tokens=64 "ranks=$ranks"
+  part ranks cut tokens=2048 "ranks=$ranks"
+  part ranks fp8_cut "ranks=$ranks"
+  part ranks_speed sums tokens=64 prefill=0 batches=1,4,16 generate=256 "ranks=$ranks"
+  part ranks_work bench/configs/qwen3-0.6b "ranks=$ranks"
   for model; do
     part ranks_speed "$model" "ranks=$ranks" "csv=$work/gpu_ranks.csv"
   done

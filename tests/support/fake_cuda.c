@@ -138,11 +138,15 @@ static mgl_cu_result fake_function_set(void *function, int attribute, int value)
 static mgl_cu_result fake_blocks_per_sm(int *blocks, void *function, int threads, size_t smem) {
   bool wide = fake_cuda_wide_tile(function) != 0;
   if (wide || strcmp(function, "mgl_megakernel") == 0) {
-    size_t pages = fake.codes ? (size_t)11 * (MGL_CUDA_PAGE_BYTES + 512)  // and their scales
-                              : (size_t)12 * MGL_CUDA_PAGE_BYTES;
-    size_t narrow = MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES + pages;
+    const size_t rest = MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES;
+    const size_t most = (size_t)12 * MGL_CUDA_PAGE_BYTES;
+    const size_t codes = (size_t)11 * MGL_CUDA_PAGE_BYTES;  // and their scales
     assert_int_equal(threads, wide ? (int)fake_cuda_wide_threads() : (int)MGL_CUDA_THREADS);
-    assert_int_equal(smem, wide ? fake_cuda_wide_smem() : narrow);
+    if (wide) {
+      assert_int_equal(smem, fake_cuda_wide_smem());
+    } else {
+      assert_true(fake.codes ? smem > rest + codes && smem < rest + most : smem == rest + most);
+    }
   } else {
     assert_memory_equal(function, "mgl_op_", 7);
   }
@@ -372,10 +376,36 @@ static void send(const mgl_cuda_sequence *s, int32_t token) {
   mgl_store_release(&cells[s->token_count], UINT64_C(77) << 32 | (uint32_t)token);
 }
 
+// What sums over ranks come to: rank 0 has no logits before all others compute the same iteration,
+// so before they have made its plan and begin with the next one.
+static void await_others(const mgl_cuda_run *run) {
+  const bool leads = run->planner != NULL && run->protocol.rank == 0;
+  for (uint32_t rank = 1; leads && rank < run->protocol.rank_count; rank++) {
+    while (mgl_load_acquire_system(&run->rank_words->seen[rank]) < run->planning.turns &&
+           mgl_load_relaxed(&run->protocol.fault) == MGL_FAULT_NONE) {
+      (void)nanosleep(&(struct timespec){.tv_nsec = 1000}, NULL);
+    }
+  }
+}
+
+static void note_choice(const mgl_cuda_sequence *s, int32_t token) {
+  uint64_t edits = 0;
+  for (uint32_t i = 0; i < s->edit_count; i++) {
+    edits += (uint64_t)(uint32_t)s->edits[i].token * 64 + s->edits[i].marks;
+  }
+  const uint64_t parts[] = {(uint64_t)(uint32_t)s->tokens[0], s->token_count,
+                            (uint64_t)(uint32_t)token, edits};
+  *fake.choices += mgl_hash_bytes(parts, sizeof parts).low;
+}
+
 // As mgl_append_token of tasks_sample.cuh.
 void fake_cuda_append_token(mgl_cuda_run *run, uint64_t iteration, uint32_t slot) {
   mgl_cuda_sequence *s = &run->sequences[slot];
   uint32_t next_row = run->next_rows[slot];
+  await_others(run);
+  if (fake.sampling_ns > 0) {
+    (void)nanosleep(&(struct timespec){.tv_nsec = fake.sampling_ns}, NULL);
+  }
   int32_t token = device_mask(run, s, fake_cuda_token(s->tokens[0], s->token_count));
   if (next_row != UINT32_MAX) {
     run->plans[(iteration + 1) & 1].tokens[next_row] = token;
@@ -389,6 +419,9 @@ void fake_cuda_append_token(mgl_cuda_run *run, uint64_t iteration, uint32_t slot
     return;
   }
   device_sampling(s, token);
+  if (fake.choices != NULL) {
+    note_choice(s, token);
+  }
   s->tokens[s->token_count] = token;
   send(s, token);
   s->token_count++;

@@ -32,14 +32,16 @@ typedef struct fake_cuda {
   int live;                     // device allocations
   int handles, maps;            // of memory that other processes map
   mgl_cu_result access_result;  // of making such memory readable
-  mgl_hash *plan_hashes;   // [FAKE_CUDA_HASHES] of each iteration's plan, in turn; NULL: not wanted
-  uint64_t plans;          // of which hashes were wanted
-  uint32_t idle_looks;     // for commands, by a launch that had nothing to do
-  uint32_t runs;           // of the megakernel
-  uint32_t wide_runs;      // of that of the wide class
-  bool portable;           // that one is the portable one
-  bool codes;              // the model has weights of codes
-  uint32_t few_wide_runs;  // of those, with the smallest tiles
+  mgl_hash *plan_hashes;  // [FAKE_CUDA_HASHES] of each iteration's plan, in turn; NULL: not wanted
+  uint64_t plans;         // of which hashes were wanted
+  uint64_t *choices;      // a sum over all tokens that were sampled and their edits; NULL: likewise
+  uint32_t sampling_ns;   // that sampling a token takes
+  uint32_t idle_looks;    // for commands, by a launch that had nothing to do
+  uint32_t runs;          // of the megakernel
+  uint32_t wide_runs;     // of that of the wide class
+  bool portable;          // that one is the portable one
+  bool codes;             // the model has weights of codes
+  uint32_t few_wide_runs;      // of those, with the smallest tiles
   uint32_t empty_wide_runs;    // that found nothing to do
   uint64_t wide_ns;            // the device's timer at its latest turn
   int hang_at;                 // iteration in which a task hangs, or FAKE_CUDA_NEVER

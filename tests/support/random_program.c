@@ -479,6 +479,23 @@ static void add_all_reduce(generator *s, uint32_t ranks) {
   keep(s, HIDDEN, mgl_graph_all_reduce(s->g, name, residual, part, ranks));
 }
 
+// The same with each rank's columns added up there, and gathered.
+static void add_reduce_scatter(generator *s, uint32_t ranks) {
+  uint32_t x = pick(s, NORMED);
+  if (x == MGL_NO_TENSOR || s->d % ranks != 0) {
+    return;
+  }
+  mgl_op op = {.kind = MGL_OP_LINEAR, .input_count = 2, .inputs = {x, matrix(s, s->d, s->d)}};
+  char name[32];
+  uint32_t part = append(s, op, HIDDEN);
+  take_over(s, HIDDEN, part);
+  (void)snprintf(name, sizeof name, "t%u", s->next_name++);
+  const uint32_t share = mgl_graph_reduce_scatter(s->g, name, part, ranks);
+  (void)snprintf(name, sizeof name, "t%u", s->next_name++);
+  s->was_read[part] = s->was_read[share] = 1;
+  keep(s, HIDDEN, mgl_graph_all_gather(s->g, name, share, ranks));
+}
+
 static void add_all_gather(generator *s, uint32_t ranks) {
   uint32_t x = pick(s, HIDDEN);
   if (x == MGL_NO_TENSOR) {
@@ -534,8 +551,11 @@ static mgl_graph *make_program(uint64_t seed, uint32_t op_count, bool is_cuda, u
     add_next_plan(s);
   }
   for (uint32_t i = 0; s->g->op_count < op_count && i < op_count * 10; i++) {
-    if (ranks > 1 && below(s, 5) == 0) {
+    const uint32_t exchange = ranks > 1 ? below(s, 10) : 10;
+    if (exchange < 2) {
       add_all_reduce(s, ranks);
+    } else if (exchange == 2) {
+      add_reduce_scatter(s, ranks);
     } else {
       add_op(s, is_cuda);
     }

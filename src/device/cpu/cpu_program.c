@@ -370,7 +370,24 @@ static void run_embed(const mgl_cpu_program *p, const mgl_op *op, size_t begin, 
       .table_form = mgl_tensor_form(mgl_graph_input(p->graph, op, MGL_ROLE_TABLE)),
       .width = p->graph->tensors[op->output].dims[1].number,
       .out = mgl_cpu_program_tensor(p, op->output)};
-  p->kernels->embed(&args, begin, end);
+  if (op->attrs[MGL_ATTR_OVER] == 0) {
+    p->kernels->embed(&args, begin, end);
+    return;
+  }
+  const uint32_t rows = mgl_graph_input(p->graph, op, MGL_ROLE_TABLE)->dims[0].number;
+  const int64_t first = (int64_t)rows * p->memory->options.rank;
+  for (size_t row = begin; row < end; row++) {  // of the tokens that this rank has
+    const int64_t of = args.tokens[row] - first;
+    const int32_t token = (int32_t)of;
+    mgl_embed_args one = args;
+    one.tokens = &token;
+    one.out = args.out + row * args.width;
+    if (of >= 0 && of < rows) {
+      p->kernels->embed(&one, 0, 1);
+    } else {
+      memset(one.out, 0, args.width * sizeof *one.out);
+    }
+  }
 }
 
 static void run_rope(const mgl_cpu_program *p, const mgl_op *op, size_t begin, size_t end) {
@@ -448,6 +465,27 @@ static void run_all_reduce(const mgl_cpu_program *p, const mgl_op *op, size_t be
   }
 }
 
+// Columns [begin, end) of this rank's, in the order of the ranks.
+static void run_reduce_scatter(const mgl_cpu_program *p, const mgl_op *op, size_t begin,
+                               size_t end) {
+  const uint32_t part = mgl_op_input(op, MGL_ROLE_PART);
+  const uint32_t ranks = (uint32_t)op->attrs[MGL_ATTR_RANKS];
+  const size_t columns = mgl_op_row_units(p->graph, op);
+  const size_t rows = (size_t)mgl_cpu_program_elements(p, op->output) / columns;
+  float *out = mgl_cpu_program_tensor(p, op->output);
+  for (size_t row = 0; row < rows; row++) {
+    const size_t from = (row * ranks + p->memory->options.rank) * columns;
+    const float *first = mgl_cpu_program_part(p, part, 0) + from;
+    memcpy(out + row * columns + begin, first + begin, (end - begin) * sizeof *out);
+    for (uint32_t rank = 1; rank < ranks; rank++) {
+      const float *more = mgl_cpu_program_part(p, part, rank) + from;
+      for (size_t i = begin; i < end; i++) {
+        out[row * columns + i] += more[i];
+      }
+    }
+  }
+}
+
 // Columns [begin, end) of every rank's part.
 static void run_all_gather(const mgl_cpu_program *p, const mgl_op *op, uint32_t worker,
                            size_t begin, size_t end) {
@@ -506,6 +544,7 @@ void mgl_cpu_op_run(const mgl_cpu_program *p, size_t op_idx, uint32_t worker, si
     case MGL_OP_ROUTE: run_route(p, op, begin, end); return;
     case MGL_OP_ZEROS: run_zeros(p, op, begin, end); return;
     case MGL_OP_ALL_REDUCE: run_all_reduce(p, op, begin, end); return;
+    case MGL_OP_REDUCE_SCATTER: run_reduce_scatter(p, op, begin, end); return;
     case MGL_OP_ALL_GATHER: run_all_gather(p, op, worker, begin, end); return;
     case MGL_OP_CUSTOM:
     case MGL_OP_CUSTOM_UPDATE: run_custom(p, op, worker, begin, end); return;

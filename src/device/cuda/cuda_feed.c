@@ -189,6 +189,9 @@ static void log_command(const mgl_cuda_program *p, const mgl_feed_command *comma
   if (command->call == MGL_FEED_SUBMIT) {
     copy_request(p, command, feed, f->block);
   }
+  if (command->call == MGL_FEED_SUBMIT || command->call == MGL_FEED_MASK) {
+    mgl_cuda_sampling_log(p, command, sequence_of(f, command->slot)->mask != NULL);
+  }
   mgl_feed_command *commands = (mgl_feed_command *)(void *)(feed + f->commands_at);
   commands[at & f->command_mask] = *command;
   // Release, paired with the acquire in mgl_cuda_feed_follow.
@@ -196,15 +199,46 @@ static void log_command(const mgl_cuda_program *p, const mgl_feed_command *comma
 }
 
 // A request as this rank's device sees it: memory is this one's, and nobody here wants to know more
-// than the tokens.
-static void adopt_sequence(const mgl_cuda_program *p, uint32_t slot) {
+// than the tokens, and those only of requests that wait for masks.
+static void adopt_sequence(mgl_cuda_program *p, const mgl_feed_command *command) {
   const mgl_cuda_feeding *f = &p->feeding;
+  const uint32_t slot = command->slot;
   const uint64_t first = (uint64_t)slot * p->layout.tokens_per_sequence;
   mgl_cuda_sequence *s = sequence_of(f, slot);
   s->cells = mgl_cuda_pointer(f->at + f->cells_at + first * sizeof(mgl_feed_cell));
   s->tokens = mgl_cuda_pointer(p->memory[MGL_CUDA_MEMORY_TOKENS] + first * sizeof(int32_t));
   s->host_logprobs = NULL;
   s->rule.flags &= ~(uint32_t)MGL_SAMPLING_LOGPROBS;
+  mgl_cuda_sampling_adopt(p, command, s);
+  for (uint32_t i = command->prompt_count; command->masked_to > 0 && i < command->max_tokens; i++) {
+    mgl_store_relaxed(&cells_of(p, slot)[i], (uint32_t)MGL_FEED_NO_TOKEN);
+  }
+}
+
+// Whether this rank's device is done with the mask before: its token is there, as it is on rank 0,
+// whose host has made the next mask of it. It comes, since no turn of the planner that waits for
+// this command stands before it.
+static bool may_take_mask(const mgl_cuda_program *p, const mgl_feed_command *command) {
+  const uint32_t latest = command->masked_to - 2;
+  // Acquire: the device read the mask before.
+  const uint64_t word = mgl_load_acquire_system(&cells_of(p, command->slot)[latest]);
+  return (int32_t)(uint32_t)word != MGL_FEED_NO_TOKEN;
+}
+
+// What a command speaks of, for this rank's device. False: not yet.
+static bool adopt(mgl_cuda_program *p, const mgl_feed_command *command) {
+  mgl_cuda_feeding *f = &p->feeding;
+  if (command->call == MGL_FEED_MASK) {
+    if (!may_take_mask(p, command)) {
+      return false;
+    }
+    mgl_cuda_sequence ignored = {0};  // the device has its address
+    mgl_cuda_sampling_adopt(p, command, &ignored);
+  } else if (command->call == MGL_FEED_SUBMIT) {
+    copy_request(p, command, f->block, mgl_cuda_log_feed(p->ranks));
+    adopt_sequence(p, command);
+  }
+  return true;
 }
 
 void mgl_cuda_feed_follow(mgl_cuda_program *p) {
@@ -217,9 +251,8 @@ void mgl_cuda_feed_follow(mgl_cuda_program *p) {
   while (f->log_base + f->commands.own < mgl_load_acquire(&log->commands) &&
          mgl_ring_has_room(&f->feed->commands, &f->commands, f->command_mask + 1)) {
     const mgl_feed_command command = commands[(f->log_base + f->commands.own) & f->command_mask];
-    if (command.call == MGL_FEED_SUBMIT) {
-      copy_request(p, &command, f->block, feed);
-      adopt_sequence(p, command.slot);
+    if (!adopt(p, &command)) {
+      return;
     }
     commands_of(f)[f->commands.own & f->command_mask] = command;
     mgl_ring_publish(&f->feed->commands, &f->commands);

@@ -286,6 +286,8 @@ static mgl_status lead(const launch *l, mgl_error *err) {
                               .most_iterations = l->most_iterations,
                               .chunk_tokens = l->job->chunk_tokens,
                               .prompts_first = l->job->prompts_first ? 1 : 0,
+                              .edit_capacity = l->p->feeding.edit_capacity,
+                              .has_masks = l->p->feeding.masks != NULL ? 1 : 0,
                               .planner_lost = l->planner_lost ? 1 : 0};
   return mgl_ranks_post(ranks, MGL_RANK_RUN, NULL, err);
 }
@@ -408,11 +410,6 @@ static mgl_status check_job(launch *l, mgl_error *err) {
     edits = e > edits ? e : edits;
     logprobs = p > logprobs ? p : logprobs;
     has_masks = has_masks || r->mask.words != NULL;
-  }
-  if (l->p->ranks != NULL && (edits > 0 || has_masks)) {
-    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                         "penalties, biases of tokens and grammars run on one GPU so far; leave "
-                         "out --tensor-parallel");
   }
   return mgl_cuda_sampling_reserve(l->p, edits, logprobs, has_masks, err);
 }
@@ -577,6 +574,7 @@ static mgl_status follow_launch(mgl_cuda_program *p, mgl_error *err) {
                           .no_prefetch = from->no_prefetch != 0,
                           .step_batch = from->step_batch,
                           .delay_ns = from->delay_ns}};
+  MGL_TRY(mgl_cuda_sampling_reserve(p, from->edit_capacity, 0, from->has_masks != 0, err));
   p->feeding.planner_lost = from->planner_lost != 0;
   p->feeding.log_base = from->first_command;
   mgl_cuda_make_image(

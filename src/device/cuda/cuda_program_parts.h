@@ -1,6 +1,6 @@
 // Inside of a GPU program: shared by cuda_program.c, cuda_upload.c, cuda_launch.c, cuda_state.c,
 // cuda_feed.c, cuda_sampling.c, cuda_fault.c, cuda_trace.c and cuda_look.c only, and
-// tests/gpu/hops.c, which empties ops.
+// tests/gpu/hops.c and ranks_speed.c, which change ops.
 #ifndef MGL_DEVICE_CUDA_CUDA_PROGRAM_PARTS_H
 #define MGL_DEVICE_CUDA_CUDA_PROGRAM_PARTS_H
 
@@ -54,6 +54,7 @@ typedef struct mgl_cuda_slot {
   uint32_t stop_count;
   int32_t stop_ids[MGL_CUDA_MAX_STOP_IDS];
   uint64_t ended_at;  // commands that were sent when it was ended
+  bool second_mask;   // of ranks other than 0: which of its two masks the slot's request has
 } mgl_cuda_slot;
 
 // The host's side of the feed. The pinned block holds the feed and what is by slot.
@@ -85,7 +86,8 @@ typedef struct mgl_cuda_feeding {
   mgl_cuda_logprobs *logprobs;  // pinned: [slot_count, logprob_capacity]
   mgl_cu_ptr logprobs_at;       // as the device sees it
   uint32_t logprob_capacity;
-  uint64_t *masks;  // pinned: [slot_count, mask_stride] (mgl_cuda_sequence.mask); NULL: none yet
+  uint64_t *masks;  // pinned: [slot_count, mask_stride] (mgl_cuda_sequence.mask), of ranks other
+                    // than 0 twice; NULL: none yet
   mgl_cu_ptr masks_at;  // as the device sees it
 } mgl_cuda_feeding;
 
@@ -237,6 +239,12 @@ mgl_status mgl_cuda_sampling_reserve(mgl_cuda_program *p, uint32_t most_edits,
 const uint64_t *mgl_cuda_sampling_mask(mgl_cuda_program *p, uint32_t slot,
                                        const mgl_cuda_mask *mask);
 void mgl_cuda_sampling_release(mgl_cuda_program *p);
+// Of several ranks, rank 0: the slot's mask and edits, for the others.
+void mgl_cuda_sampling_log(const mgl_cuda_program *p, const mgl_feed_command *command, bool masked);
+// The others: that in this rank's memory. Of a command of SUBMIT the sequence gets its addresses
+// here.
+void mgl_cuda_sampling_adopt(mgl_cuda_program *p, const mgl_feed_command *command,
+                             mgl_cuda_sequence *sequence);
 
 // An activation of a graph with room for `count` elements (cuda_program.c).
 typedef struct mgl_cuda_place {

@@ -49,13 +49,14 @@ typedef struct mgl_cuda_ranks_launch {
   uint64_t injection_iteration;
   uint32_t most_iterations;
   uint32_t chunk_tokens, prompts_first;
+  uint32_t edit_capacity, has_masks;  // memory for sampling that a slot has
   uint32_t planner_lost;
 } mgl_cuda_ranks_launch;
 
 enum { MGL_CUDA_SHMEM_ID_BYTES = 128 };
 
 // In shared memory: the log of commands. Behind it, at MGL_CUDA_LOG_FEED, lies what commands speak
-// of, laid out as the feed's pinned block.
+// of, laid out as the feed's pinned block, and behind that masks and edits (cuda_sampling.c).
 typedef struct mgl_cuda_log {
   mgl_cuda_ranks_launch launch;
   unsigned char shmem_id[MGL_CUDA_SHMEM_ID_BYTES];  // by which ranks find NVSHMEM's heap

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
   WITH_UNIQUE_ID = 8,  // NVSHMEMX_INIT_WITH_UNIQUEID
@@ -42,6 +43,7 @@ typedef struct shmem {
   int (*init)(unsigned flags, init_attributes *attributes);
   void *(*take)(size_t bytes);
   void *(*at_rank)(const void *own, int rank);
+  bool has_end;  // it has something to do when the process exits
 } shmem;
 
 static mgl_status open_library(shmem *out, mgl_error *err) {
@@ -58,6 +60,7 @@ static mgl_status open_library(shmem *out, mgl_error *err) {
         "3, or add its folder to LD_LIBRARY_PATH",
         name, dlerror());
   }
+  out->has_end = dlsym(library, "nvshmemx_hostlib_finalize") != NULL;
   return mgl_cuda_find_symbols(library, name, symbols, members, sizeof symbols / sizeof *symbols,
                                err);
 }
@@ -77,6 +80,16 @@ static void set_environment(size_t bytes) {
   (void)setenv("NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME", "lo", 0);
   (void)setenv("NVSHMEM_BOOTSTRAP_UID_SOCK_FAMILY", "AF_INET", 0);
   (void)setenv("NVSHMEM_SYMMETRIC_SIZE", size, 0);
+}
+
+// When the process exits, NVSHMEM's library (3.4.5) touches what is gone by then, the device's
+// context and other ranks, and faults. So nothing of it runs: streams are written out, and the
+// process ends with the status that it has. What was registered to run at its exit before a model
+// was made over ranks does not run either.
+static void end_process(int status, void *unused) {
+  (void)unused;
+  (void)fflush(NULL);
+  _exit(status);
 }
 
 // The heap; rank 0's id goes to the others through the memory that all share.
@@ -103,7 +116,10 @@ static mgl_status begin(const shmem *s, mgl_ranks *ranks, size_t bytes, mgl_erro
   MGL_TRY(
       check(s->set_id((int)mgl_ranks_rank(ranks), (int)mgl_ranks_count(ranks), &id, &attributes),
             "set_attr_uniqueid_args", err));
-  return check(s->init(WITH_UNIQUE_ID, &attributes), "hostlib_init_attr", err);
+  MGL_TRY(check(s->init(WITH_UNIQUE_ID, &attributes), "hostlib_init_attr", err));
+  return !s->has_end || on_exit(end_process, NULL) == 0
+             ? MGL_OK
+             : mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the end of the process");
 }
 
 mgl_status mgl_cuda_shmem_create(const mgl_cuda_device *device, mgl_ranks *ranks, size_t bytes,

@@ -627,6 +627,7 @@ static void random_exchanges_compile_correctly(void **state) {
   }
   assert_true(sum.ops_seen[MGL_OP_ALL_REDUCE] > RANK_PROGRAMS &&
               sum.ops_seen[MGL_OP_ZEROS] > RANK_PROGRAMS / 2 &&
+              sum.ops_seen[MGL_OP_REDUCE_SCATTER] > RANK_PROGRAMS / 3 &&
               sum.ops_seen[MGL_OP_ALL_GATHER] > RANK_PROGRAMS / 2);
   assert_true(sum.reused > 0 && sum.empty > 0 && sum.jit > 0);
 }

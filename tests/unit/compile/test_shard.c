@@ -32,6 +32,17 @@ static mgl_graph *shard(const mgl_config *config, uint32_t ranks) {
   return part;
 }
 
+// With tables and sums cut, too.
+static mgl_graph *shard_by(const mgl_config *config, uint32_t ranks, bool table, bool sums) {
+  mgl_graph *whole = build_program(config);
+  mgl_graph *part = NULL;
+  const mgl_shard_options options = {
+      .ranks = ranks, .vocab_parallel = table, .reduce_scatter = sums};
+  MUST(mgl_shard_program_by(whole, &options, &part, &err));
+  mgl_graph_destroy(whole);
+  return part;
+}
+
 static const mgl_tensor *find(const mgl_graph *graph, const char *name) {
   uint32_t tensor = mgl_graph_find(graph, name);
   if (tensor == MGL_NO_TENSOR) {
@@ -207,11 +218,48 @@ static void fusion_leaves_two_exchanges_a_layer(void **state) {
   }
 }
 
+// A table that is the output projection's matrix, too, is there once, in parts.
+static void tables_and_sums_may_be_cut(void **state) {
+  (void)state;
+  static const char expected[] =
+      "rope_angles embed reduce_scatter all_gather "
+      "qkv_proj attend linear reduce_scatter all_gather add "
+      "gate_up linear reduce_scatter all_gather add "
+      "qkv_proj attend linear reduce_scatter all_gather add "
+      "gate_up linear reduce_scatter all_gather add logits all_gather ";
+  const mgl_config config = config_of(MGL_FAMILY_QWEN3);
+  for (uint32_t ranks = 2; ranks <= MGL_MAX_RANKS; ranks *= 2) {
+    mgl_graph *part = shard_by(&config, ranks, true, true);
+    mgl_graph *fused = NULL;
+    char list[sizeof expected + 100] = "";
+    MUST(mgl_fuse_ops(part, &fused, &err));
+    for (size_t op = 0; op < fused->op_count; op++) {
+      strncat(list, mgl_op_info_of(fused->ops[op].kind)->name, 20);
+      strncat(list, " ", 2);
+    }
+    assert_string_equal(list, expected);
+    check_part(fused, "model.embed_tokens.weight.part", 320 / ranks, 96, 0, 320, 1);
+    assert_int_equal(mgl_graph_find(fused, "model.embed_tokens.weight"), MGL_NO_TENSOR);
+    assert_int_equal(find(fused, "embedded.share")->dims[1].number, 96 / ranks);
+    mgl_graph_destroy(fused);
+    mgl_graph_destroy(part);
+  }
+  mgl_config odd = config;  // what cannot be divided stays whole
+  odd.hidden_size = 100;
+  mgl_graph *part = shard_by(&odd, 8, true, true);
+  assert_int_equal(find(part, "model.embed_tokens.weight")->dims[0].number, 320);
+  for (size_t op = 0; op < part->op_count; op++) {
+    assert_int_not_equal(part->ops[op].kind, MGL_OP_REDUCE_SCATTER);
+  }
+  mgl_graph_destroy(part);
+}
+
 static void task_graphs_are_proven_under_all_options(void **state) {
   (void)state;
   const mgl_config config = config_of(MGL_FAMILY_QWEN3);
-  for (uint32_t ranks = 2; ranks <= MGL_MAX_RANKS; ranks *= 2) {
-    mgl_graph *part = shard(&config, ranks);
+  for (uint32_t at = 0; at < 6; at++) {
+    const uint32_t ranks = 2u << at / 2;
+    mgl_graph *part = shard_by(&config, ranks, at % 2 == 1, at % 2 == 1);
     mgl_graph *fused = NULL;
     MUST(mgl_fuse_ops(part, &fused, &err));
     for (uint32_t workers = 1; workers < 10; workers += 3) {
@@ -342,6 +390,7 @@ int main(void) {
       cmocka_unit_test(biases_and_codes_are_cut),
       cmocka_unit_test(experts_and_sinks_are_cut),
       cmocka_unit_test(fusion_leaves_two_exchanges_a_layer),
+      cmocka_unit_test(tables_and_sums_may_be_cut),
       cmocka_unit_test(task_graphs_are_proven_under_all_options),
       cmocka_unit_test(the_verifier_refuses_what_other_ranks_break),
       cmocka_unit_test(what_cannot_be_cut_is_refused),

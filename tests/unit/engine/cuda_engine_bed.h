@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "device/cuda/cuda_ranks.h"
 #include "engine/engine.h"
 #include "support/fake_cuda.h"
 
@@ -30,6 +31,7 @@ static const mgl_config config = {.family = MGL_FAMILY_QWEN2,
 
 typedef struct bed {
   mgl_cuda_device device;
+  mgl_ranks *ranks;  // that the engine runs on; NULL: there is one
   mgl_runner *runner;
   mgl_engine *engine;
   uint32_t submitted;  // the first token of request n is 5 n
@@ -45,15 +47,20 @@ typedef struct bed {
 static inline void open_bed_with(bed *b, mgl_engine_options options, const mgl_given_graph *given) {
   mgl_error err = {0};
   mgl_model_folder folder = {.config = config};
-  *b = (bed){.device = fake_cuda_device()};
-  mgl_cuda_options cuda = {.device = &b->device, .get_code = fake_cuda_code};
+  mgl_ranks *ranks = b->ranks;
+  *b = (bed){.device = fake_cuda_device(), .ranks = ranks};
+  mgl_cuda_options cuda = {.device = &b->device, .get_code = fake_cuda_code, .ranks = ranks};
   mgl_build runner = {.sequences = PLACES,
                       .iteration_tokens = MGL_CUDA_MAX_TOKENS,
                       .sequence_tokens = CONTEXT,
                       .weights = MGL_WEIGHTS_DUMMY,
                       .given = given,
                       .given_count = given != NULL ? 1 : 0,
+                      .ranks = ranks != NULL ? mgl_ranks_count(ranks) : 0,
                       .cuda = &cuda};
+  if (ranks != NULL) {
+    folder.config.intermediate_size = 256;
+  }
   fake.runs = 0;
   if (mgl_runner_create(&folder, &runner, &b->runner, &err) != MGL_OK) {
     fail_msg("%s", err.text);
@@ -64,12 +71,21 @@ static inline void open_bed_with(bed *b, mgl_engine_options options, const mgl_g
 }
 
 static inline void open_bed(bed *b, mgl_engine_options options) {
+  b->ranks = NULL;
   open_bed_with(b, options, NULL);
+}
+
+// On two GPUs.
+static inline void open_bed_on_ranks(bed *b, mgl_engine_options options) {
+  mgl_error err = {0};
+  assert_int_equal(mgl_cuda_ranks_start(2, &b->ranks, &err), MGL_OK);
+  open_bed_with(b, options, NULL);  // returns in rank 0
 }
 
 static inline void close_bed(bed *b) {
   mgl_engine_destroy(b->engine);
   mgl_runner_destroy(b->runner);
+  mgl_ranks_stop(b->ranks);
   assert_int_equal(fake.live, 0);
 }
 

@@ -1,9 +1,12 @@
 // Tokens that masks choose on a GPU, over the fake driver: allowed tokens, bad words and grammars
 // hold for every token, whoever else is there and wherever a launch ends; nobody else's tokens
 // change.
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/clock.h"
 #include "cuda_engine_bed.h"
 #include "support/must.h"
 
@@ -223,11 +226,71 @@ static void cancelled_requests_wait_for_no_mask(void **state) {
   close_bed(&b);
 }
 
+static pid_t first_child(void) {
+  char path[64];
+  int pid = 0;
+  (void)snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
+  FILE *file = fopen(path, "r");
+  assert_non_null(file);
+  assert_int_equal(fscanf(file, "%d", &pid), 1);
+  (void)fclose(file);
+  return (pid_t)pid;
+}
+
+// Each rank's device chooses by itself. Beside grammars there are penalties and biases, which alone
+// need memory too, so the second launch grows.
+static void grammars_and_penalties_hold_on_several_gpus(void **state) {
+  (void)state;
+  bed b;
+  mgl_grammar *grammar = compile("(1[0-9][0-9];2[0-9][0-9];){3}");
+  open_bed_on_ranks(&b, (mgl_engine_options){.mode = MGL_MODE_MEGA});
+  for (uint32_t round = 0; round < 2; round++) {
+    const uint32_t first = b.submitted;
+    submit_others(&b);
+    for (uint32_t k = 0; k < 2; k++) {
+      (void)submit_masked(&b, 20, (mgl_sampling){.top_p = 1}, grammar);
+    }
+    if (round == 1) {
+      (void)submit_masked(&b, 9, (mgl_sampling){.top_p = 1, .presence_penalty = 1}, NULL);
+    }
+    run(&b);
+    check_others(&b, first);
+    check_pairs(&b, first + OTHERS);
+    check_pairs(&b, first + OTHERS + 1);
+    assert_int_equal(b.counts[b.submitted - 1], round == 1 ? 9 : 6);
+  }
+  mgl_grammar_release(grammar);
+  close_bed(&b);
+}
+
+// Between runs, too: nothing is on the device then.
+static void a_rank_that_dies_between_runs_is_found(void **state) {
+  (void)state;
+  bed b;
+  mgl_error err = {0};
+  open_bed_on_ranks(&b, (mgl_engine_options){.mode = MGL_MODE_MEGA});
+  submit_others(&b);
+  run(&b);
+  assert_int_equal(mgl_runner_check(b.runner, &err), MGL_OK);
+  assert_int_equal(kill(first_child(), SIGKILL), 0);
+  const uint64_t began_ns = mgl_clock_ns();
+  while (mgl_runner_check(b.runner, &err) == MGL_OK) {
+    assert_true(mgl_clock_ns() - began_ns < UINT64_C(2000000000));
+  }
+  assert_non_null(strstr(err.text, "rank 1 of 2 was ended by signal 9"));
+  close_bed(&b);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(grammars_hold),        cmocka_unit_test(grammars_go_on_in_the_next_launch),
-      cmocka_unit_test(dead_ends_fail_alone), cmocka_unit_test(allowed_tokens_hold),
-      cmocka_unit_test(bad_words_hold),       cmocka_unit_test(cancelled_requests_wait_for_no_mask),
+      cmocka_unit_test(grammars_hold),
+      cmocka_unit_test(grammars_go_on_in_the_next_launch),
+      cmocka_unit_test(dead_ends_fail_alone),
+      cmocka_unit_test(allowed_tokens_hold),
+      cmocka_unit_test(bad_words_hold),
+      cmocka_unit_test(cancelled_requests_wait_for_no_mask),
+      cmocka_unit_test(grammars_and_penalties_hold_on_several_gpus),
+      cmocka_unit_test(a_rank_that_dies_between_runs_is_found),
   };
   return cmocka_run_group_tests(tests, make_vocabulary, release_vocabulary);
 }

@@ -151,8 +151,10 @@ static void make_plan(mgl_plan *plan, uint32_t step) {
 static const char *last_sum(const mgl_graph *program) {
   const char *name = NULL;
   for (size_t i = 0; i < program->op_count; i++) {
-    if (program->ops[i].kind == MGL_OP_ALL_REDUCE) {
-      name = program->tensors[program->ops[i].output].name;
+    const mgl_op *op = &program->ops[i];
+    const bool scattered = i > 1 && op[-1].kind == MGL_OP_ALL_GATHER && op->kind == MGL_OP_ADD;
+    if (op->kind == MGL_OP_ALL_REDUCE || scattered) {
+      name = program->tensors[op->output].name;
     }
   }
   assert_non_null(name);
@@ -215,15 +217,20 @@ static void check_close(const float found[2 * VOCAB], const float one[2 * VOCAB]
 
 // The same bits however it is launched, close to those of one rank.
 static void check_bits(const mgl_config *config, uint32_t most_ranks, float bound) {
-  static const mgl_build builds[] = {{.threads = 1},
-                                     {.threads = 3},
-                                     {.threads = 2, .launch = MGL_LAUNCH_JIT},
-                                     {.threads = 2, .launch = MGL_LAUNCH_JIT, .schedulers = 1},
-                                     {.threads = 2, .launch = MGL_LAUNCH_JIT, .schedulers = 2},
-                                     {.threads = 2, .launch = MGL_LAUNCH_AOT},
-                                     {.threads = 2, .launch = MGL_LAUNCH_AOT, .coarse = true},
-                                     {.threads = 2, .plain = true},
-                                     {.threads = 1}};
+  static const mgl_build builds[] = {
+      {.threads = 1},
+      {.threads = 3},
+      {.threads = 2, .launch = MGL_LAUNCH_JIT},
+      {.threads = 2, .launch = MGL_LAUNCH_JIT, .schedulers = 1},
+      {.threads = 2, .launch = MGL_LAUNCH_JIT, .schedulers = 2},
+      {.threads = 2, .launch = MGL_LAUNCH_AOT},
+      {.threads = 2, .launch = MGL_LAUNCH_AOT, .coarse = true},
+      {.threads = 2, .plain = true},
+      {.threads = 1, .vocab_parallel = true},
+      {.threads = 3, .reduce_scatter = true},
+      {.threads = 2, .launch = MGL_LAUNCH_JIT, .vocab_parallel = true, .reduce_scatter = true},
+      {.threads = 2, .plain = true, .reduce_scatter = true},
+      {.threads = 1}};
   float one[2 * VOCAB];
   compute(config, builds[0], one);
   for (uint32_t ranks = 2; ranks <= most_ranks; ranks = next_ranks(ranks)) {

@@ -11,12 +11,12 @@
 // for itself. Where there are fewer KV heads than ranks, neighbouring ranks have the same KV head.
 //
 // Two things may be cut otherwise, with the same bits:
-//   vocab_parallel   the embedding's table, by rows: each rank has the rows of its tokens and zeros
-//                    for others, and reduce_scatter and all_gather add them up. A table that is the output
-//                    projection's matrix, too, is there once.
-//   reduce_scatter   a sum over the ranks: each rank adds up its columns, a reduce_scatter, and an
-//                    all_gather hands them to all: a rank reads twice a row's width where an
-//                    all_reduce reads it once for every rank, and waits twice.
+//   vocab_parallel   the embedding's table, by rows: each rank has the rows of its tokens, and
+//                    zeros for others, which reduce_scatter and all_gather add up. A table that is
+//                    the output projection's matrix, too, is there once.
+//   reduce_scatter   a sum over the ranks: each rank adds up its columns, and an all_gather hands
+//                    them to all. A rank reads twice a row's width where an all_reduce reads it
+//                    once for every rank, and waits twice.
 #ifndef MGL_COMPILE_SHARD_H
 #define MGL_COMPILE_SHARD_H
 

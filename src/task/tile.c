@@ -171,8 +171,8 @@ static void add_of_heads(operand_list *list, uint32_t input, uint32_t first, uin
   }
 }
 
-// Of what all ranks have parts of, the same columns of each of them. Where a rank reads its share of
-// the columns, that is all of them: which these are differs between ranks, which all run the same
+// Of what all ranks have parts of, the same columns of each of them. Where a rank reads its share
+// of the columns, that is all of them: which these are differs between ranks, which run the same
 // tasks, and tiles that wait for some of the same tasks of other ranks would need events of both.
 static void add_of_elements(operand_list *list, uint32_t input, uint32_t begin, uint32_t end) {
   uint32_t units = mgl_op_row_units(list->graph, list->op);

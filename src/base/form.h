@@ -47,6 +47,11 @@ static inline bool mgl_code_is_nibble(mgl_dtype code) {
   return code == MGL_DTYPE_I4 || code == MGL_DTYPE_U4 || code == MGL_DTYPE_E2M1;
 }
 
+// Whether values of codes are whole numbers; a constant for a constant.
+static inline bool mgl_code_is_integer(mgl_dtype code) {
+  return code == MGL_DTYPE_I8 || code == MGL_DTYPE_I4 || code == MGL_DTYPE_U4;
+}
+
 // Whether elements are exact in bf16: such weights leave activations in bf16.
 static inline bool mgl_dtype_fits_bf16(mgl_dtype dtype) {
   return dtype == MGL_DTYPE_BF16 || mgl_dtype_is_code(dtype);

@@ -30,8 +30,14 @@ typedef struct linear_run {
   uint32_t rows;          // of x in this iteration
   bool packs;             // x is packed
   bool splits;            // and split
+  bool whole;             // it is packed as whole numbers besides, for weights that want it
   uint32_t first, count;  // of the block
 } linear_run;
+
+// A block's rows of x, and, packed as whole numbers, what linears of integer codes read.
+typedef struct block_x {
+  const void *rows, *whole;
+} block_x;
 
 // Whose rows lie in the stage. Memory starts zeroed and iterations count from 1, so that nothing is
 // staged at first; a new iteration makes every key stale, whichever program runs it.
@@ -49,6 +55,7 @@ static mgl_pack_args packing_of(const linear_run *run, const void *rows) {
   return (mgl_pack_args){.x = rows,
                          .dtype = run->x_dtype,
                          .split = run->splits,
+                         .whole = run->whole,
                          .token_count = run->count,
                          .k = run->k};
 }
@@ -64,7 +71,7 @@ const void *mgl_cpu_pack(const mgl_cpu_program *p, uint32_t worker, mgl_pack_arg
 }
 
 // The block's rows of x, normed, made unless they are there.
-static const void *stage_block(const linear_run *run) {
+static block_x stage_block(const linear_run *run) {
   const mgl_cpu_program *p = run->p;
   const mgl_op *op = run->op;
   unsigned char *scratch = mgl_cpu_scratch_of(p, run->worker);
@@ -94,26 +101,32 @@ static const void *stage_block(const linear_run *run) {
     p->kernels->rmsnorm(&args, 0, run->count);
     wanted.packed = 0;
   }
-  if (run->packs && wanted.packed == 0) {
+  if ((run->packs || run->whole) && wanted.packed == 0) {
     (void)mgl_cpu_pack(p, run->worker, packing_of(run, rows));
     wanted.packed = 1;
   }
   memcpy(scratch + p->scratch.stage_key, &wanted, sizeof wanted);
-  return run->packs ? scratch + p->scratch.packed : rows;
+  const void *packed = scratch + p->scratch.packed;
+  return (block_x){.rows = run->packs ? packed : rows, .whole = packed};
 }
 
 // The block's rows of an x that lies in memory.
-static const void *find_block(const linear_run *run) {
+static block_x find_block(const linear_run *run) {
   const unsigned char *x = mgl_cpu_program_input(run->p, run->op, MGL_ROLE_X);
   x += (size_t)run->first * run->k * mgl_dtype_bytes(run->x_dtype);
-  return run->packs ? mgl_cpu_pack(run->p, run->worker, packing_of(run, x)) : x;
+  block_x block = {.rows = x};
+  if (run->packs || run->whole) {
+    block.whole = mgl_cpu_pack(run->p, run->worker, packing_of(run, x));
+    block.rows = run->packs ? block.whole : x;
+  }
+  return block;
 }
 
 static bool is_normed(const mgl_op *op) {
   return mgl_op_input(op, MGL_ROLE_NORM) != MGL_NO_TENSOR;
 }
 
-static const void *block_of(const linear_run *run) {
+static block_x block_of(const linear_run *run) {
   return is_normed(run->op) ? stage_block(run) : find_block(run);
 }
 
@@ -232,14 +245,15 @@ void mgl_cpu_multiply(const mgl_cpu_program *p, uint32_t worker, mgl_linear_args
 }
 
 // next: what is computed behind this piece; NULL: nothing.
-static void compute(const linear_run *run, const void *x, const weight_rows *piece,
+static void compute(const linear_run *run, const block_x *x, const weight_rows *piece,
                     const weight_rows *next, block_out to) {
   const mgl_cpu_program *p = run->p;
   const mgl_tensor *weight = &p->graph->tensors[piece->w];
+  const bool whole = mgl_code_is_integer(weight->dtype);
   mgl_linear_args args = {
-      .x = x,
+      .x = whole ? x->whole : x->rows,
       .x_dtype = run->x_dtype,
-      .packed = run->packs,
+      .packed = run->packs || whole,
       .split = run->splits,
       .w = weight_at(p, piece->w, piece->first),
       .w_dtype = weight->dtype,
@@ -261,7 +275,7 @@ static void compute(const linear_run *run, const void *x, const weight_rows *pie
 
 static void run_block(const linear_run *run, const weight_rows *pieces, uint32_t piece_count) {
   const mgl_cpu_program *p = run->p;
-  const void *x = block_of(run);
+  const block_x x = block_of(run);
   const float *residual = mgl_cpu_program_input(p, run->op, MGL_ROLE_RESIDUAL);
   block_out to = {.stride = (uint32_t)mgl_tensor_row_elements(&p->graph->tensors[run->op->output])};
   size_t row = (size_t)run->first * to.stride;
@@ -270,7 +284,7 @@ static void run_block(const linear_run *run, const weight_rows *pieces, uint32_t
     const weight_rows *next = i + 1 < piece_count ? &pieces[i + 1] : is_last ? NULL : pieces;
     to.out = (float *)mgl_cpu_program_tensor(p, run->op->output) + row + pieces[i].column;
     to.residual = residual == NULL ? NULL : residual + row + pieces[i].column;
-    compute(run, x, &pieces[i], next, to);
+    compute(run, &x, &pieces[i], next, to);
   }
 }
 
@@ -279,7 +293,7 @@ static void run_gate_up_block(const linear_run *run, uint32_t begin, uint32_t en
   const mgl_cpu_program *p = run->p;
   const mgl_op *op = run->op;
   const mgl_tensor *out = &p->graph->tensors[op->output];
-  const void *x = block_of(run);
+  const block_x x = block_of(run);
   const uint32_t columns = mgl_cpu_gate_up_columns(run->count);
   const uint32_t w_gate = gate_up_weight(op, 0);
   const uint32_t w_up = gate_up_weight(op, 1);
@@ -293,8 +307,8 @@ static void run_gate_up_block(const linear_run *run, uint32_t begin, uint32_t en
         {.w = w_up, .bias = MGL_NO_TENSOR, .first = first, .count = count},
         {.w = w_gate, .bias = MGL_NO_TENSOR, .first = first + count, .count = after},
     };
-    compute(run, x, &pieces[0], &pieces[1], (block_out){.out = gate, .stride = columns});
-    compute(run, x, &pieces[1], after > 0 ? &pieces[2] : NULL,
+    compute(run, &x, &pieces[0], &pieces[1], (block_out){.out = gate, .stride = columns});
+    compute(run, &x, &pieces[1], after > 0 ? &pieces[2] : NULL,
             (block_out){.out = up, .stride = columns});
     for (uint32_t t = 0; t < run->count; t++) {
       size_t at = (size_t)(run->first + t) * out->dims[1].number + first;
@@ -310,14 +324,17 @@ static void run_gate_up_block(const linear_run *run, uint32_t begin, uint32_t en
   }
 }
 
-// Whether an op reads codes; its x is then not packed, plain matrices among them or not.
-static bool reads_codes(const mgl_cpu_program *p, const mgl_op *op) {
+// Whether an op reads codes, and whole numbers among them. x is then not packed in another way,
+// plain matrices among them or not.
+static bool reads_codes(const mgl_cpu_program *p, const mgl_op *op, bool *integers) {
+  bool codes = false;
+  *integers = false;
   for (uint32_t i = 0; i < op->input_count; i++) {
-    if (p->graph->tensors[op->inputs[i]].group != 0) {
-      return true;
-    }
+    const mgl_tensor *input = &p->graph->tensors[op->inputs[i]];
+    codes = codes || input->group != 0;
+    *integers = *integers || mgl_code_is_integer(input->dtype);
   }
-  return false;
+  return codes;
 }
 
 static linear_run begin_run(const mgl_cpu_program *p, uint32_t op_idx, uint32_t worker) {
@@ -337,7 +354,7 @@ void mgl_cpu_linear_run(const mgl_cpu_program *p, uint32_t op_idx, uint32_t work
   linear_run run = begin_run(p, op_idx, worker);
   weight_rows pieces[MAX_PIECES];
   bool is_gate_up = run.op->kind == MGL_OP_GATE_UP;
-  bool codes = reads_codes(p, run.op);
+  bool codes = reads_codes(p, run.op, &run.whole);
   uint32_t piece_count = is_gate_up ? 0 : find_pieces(p, run.op, begin, end, pieces);
   for (run.first = 0; run.first < run.rows; run.first += run.count) {
     run.count = smaller(run.rows - run.first, MGL_CPU_BLOCK_TOKENS);

@@ -86,6 +86,16 @@ static size_t stage_bytes(const mgl_graph *graph, const mgl_op *op, mgl_dtype ac
   return norm == NULL ? 0 : (size_t)rows * norm->dims[0].number * mgl_dtype_bytes(act);
 }
 
+// Whether an op has matrices of integer codes, for which x is packed as whole numbers.
+static bool reads_integers(const mgl_graph *graph, const mgl_op *op) {
+  for (uint32_t i = 0; i < op->input_count; i++) {
+    if (mgl_code_is_integer(graph->tensors[op->inputs[i]].dtype)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 // Rows of a linear that it computes at a time.
 static uint32_t block_rows(const mgl_graph *graph, const mgl_op *op, uint32_t k,
                            const mgl_dim_values *largest) {
@@ -117,6 +127,9 @@ mgl_cpu_scratch_layout mgl_cpu_scratch_lay_out(const mgl_graph *graph,
     const mgl_linear_way soonest = {.pack_tokens = MGL_LINEAR_LEAST_PACKED};
     if (mgl_linear_packs(&soonest, rows, dims[0].number)) {  // in whatever way there will be
       packed = larger(packed, mgl_packed_bytes(rows, dims[1].number, act));
+    }
+    if (reads_integers(graph, op)) {
+      packed = larger(packed, mgl_whole_bytes(rows, dims[1].number));
     }
   }
   mgl_cpu_scratch_layout layout = {.stage = KEY_BYTES};

@@ -12,32 +12,21 @@
    : (e) % MGL_CODE_BLOCK / 32 == 2 ? shift((words), 8) \
                                     : shift((words), 12))
 
-// 16 words of a code's 4 bits to bf16: a lookup for each half of the result.
-INLINE __m256i bf16_of_nibbles(__m256i words, mgl_dtype code) {
-  const __m128i low_integers =
-      _mm_setr_epi8(0, (char)0xe0, (char)0xc0, (char)0xa0, (char)0x80, 0x40, 0, (char)0x80, 0,
-                    (char)0x80, 0, 0x40, (char)0x80, (char)0xa0, (char)0xc0, (char)0xe0);
-  const __m128i high_integers =
-      _mm_setr_epi8((char)0xc1, (char)0xc0, (char)0xc0, (char)0xc0, (char)0xc0, (char)0xc0,
-                    (char)0xc0, (char)0xbf, 0, 0x3f, 0x40, 0x40, 0x40, 0x40, 0x40, 0x40);
-  const __m128i low_unsigned =
-      _mm_setr_epi8(0, (char)0x80, 0, 0x40, (char)0x80, (char)0xa0, (char)0xc0, (char)0xe0, 0, 0x10,
-                    0x20, 0x30, 0x40, 0x50, 0x60, 0x70);
-  const __m128i high_unsigned = _mm_setr_epi8(0, 0x3f, 0x40, 0x40, 0x40, 0x40, 0x40, 0x40, 0x41,
-                                              0x41, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41);
-  const __m128i low_floats =
+// 16 words of which each has a 4-bit code in its lowest bits.
+INLINE __m256i nibble_words(const char *block, size_t e) {
+  __m256i words = _mm256_loadu_si256((const __m256i *)(const void *)(block + e % 32 * 2));
+  words = SHIFT_WORDS(_mm256_srli_epi16, words, e);
+  return e % MGL_CODE_BLOCK / 32 == 3 ? words : _mm256_and_si256(words, _mm256_set1_epi16(15));
+}
+
+// Such words of E2M1 to bf16: a lookup for each half of the result.
+INLINE __m256i bf16_of_e2m1(__m256i index) {
+  const __m256i low = _mm256_broadcastsi128_si256(
       _mm_setr_epi8(0, 0, (char)0x80, (char)0xc0, 0, 0x40, (char)0x80, (char)0xc0, 0, 0, (char)0x80,
-                    (char)0xc0, 0, 0x40, (char)0x80, (char)0xc0);
-  const __m128i high_floats =
+                    (char)0xc0, 0, 0x40, (char)0x80, (char)0xc0));
+  const __m256i high = _mm256_broadcastsi128_si256(
       _mm_setr_epi8(0, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40, (char)0x80, (char)0xbf, (char)0xbf,
-                    (char)0xbf, (char)0xc0, (char)0xc0, (char)0xc0, (char)0xc0);
-  __m256i low = _mm256_broadcastsi128_si256(code == MGL_DTYPE_I4   ? low_integers
-                                            : code == MGL_DTYPE_U4 ? low_unsigned
-                                                                   : low_floats);
-  __m256i high = _mm256_broadcastsi128_si256(code == MGL_DTYPE_I4   ? high_integers
-                                             : code == MGL_DTYPE_U4 ? high_unsigned
-                                                                    : high_floats);
-  __m256i index = _mm256_and_si256(words, _mm256_set1_epi16(15));
+                    (char)0xbf, (char)0xc0, (char)0xc0, (char)0xc0, (char)0xc0));
   // An index with its highest bit gives 0.
   __m256i low_index = _mm256_or_si256(index, _mm256_set1_epi16((short)0x8000));
   __m256i high_index = _mm256_or_si256(_mm256_slli_epi16(index, 8), _mm256_set1_epi16(0x80));
@@ -61,45 +50,26 @@ INLINE __m256i bf16_of_e4m3(__m128i bytes) {
   return _mm256_or_si256(value, _mm256_and_si256(words, _mm256_set1_epi16((short)0x8000)));
 }
 
-INLINE __m256i bf16_of_i8(__m128i bytes) {
-  __m256i words = _mm256_cvtepi8_epi16(bytes);
-  __m256i odd = _mm256_srai_epi32(words, 16);
-  __m256i even = _mm256_srai_epi32(_mm256_slli_epi32(words, 16), 16);
-  __m256i odd_bits = _mm256_castps_si256(_mm256_cvtepi32_ps(odd));
-  __m256i even_bits = _mm256_castps_si256(_mm256_cvtepi32_ps(even));
-  return _mm256_or_si256(odd_bits, _mm256_srli_epi32(even_bits, 16));
-}
-
-// Elements e to e + 15 as bf16; e is a multiple of 16.
+// Elements e to e + 15 of E2M1 or E4M3 as bf16; e is a multiple of 16.
 INLINE vec vec_codes_pairs(const char *block, size_t e, mgl_dtype code) {
-  if (mgl_code_is_nibble(code)) {
-    __m256i words = _mm256_loadu_si256((const __m256i *)(const void *)(block + e % 32 * 2));
-    words = SHIFT_WORDS(_mm256_srli_epi16, words, e);
-    return _mm256_castsi256_ps(bf16_of_nibbles(words, code));
+  if (code == MGL_DTYPE_E2M1) {
+    return _mm256_castsi256_ps(bf16_of_e2m1(nibble_words(block, e)));
   }
   __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)(block + e));
-  return _mm256_castsi256_ps(code == MGL_DTYPE_I8 ? bf16_of_i8(bytes) : bf16_of_e4m3(bytes));
+  return _mm256_castsi256_ps(bf16_of_e4m3(bytes));
 }
 
-// Elements e to e + 7 as f32; e is a multiple of 8.
+// Elements e to e + 7 of E2M1 or E4M3 as f32; e is a multiple of 8.
 INLINE vec vec_codes(const char *block, size_t e, mgl_dtype code) {
-  if (mgl_code_is_nibble(code)) {
+  if (code == MGL_DTYPE_E2M1) {
     __m256i words = _mm256_cvtepu16_epi32(load_halves(block + e % 32 * 2));
     words = SHIFT_WORDS(_mm256_srli_epi32, words, e);
-    if (code != MGL_DTYPE_E2M1) {
-      words = _mm256_and_si256(words, _mm256_set1_epi32(15));
-      int zero = code == MGL_DTYPE_I4 ? 8 : 0;
-      return _mm256_cvtepi32_ps(_mm256_sub_epi32(words, _mm256_set1_epi32(zero)));
-    }
     const vec magnitudes = _mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6);
     __m256i sign = _mm256_slli_epi32(_mm256_and_si256(words, _mm256_set1_epi32(8)), 28);
     vec magnitude = _mm256_permutevar8x32_ps(magnitudes, words);
     return _mm256_or_ps(magnitude, _mm256_castsi256_ps(sign));
   }
   __m128i bytes = _mm_loadl_epi64((const __m128i *)(const void *)(block + e));
-  if (code == MGL_DTYPE_I8) {
-    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
-  }
   // As f16 the bits are 2^-8 of the value, subnormals included.
   __m128i halves = _mm_slli_epi16(_mm_cvtepi8_epi16(bytes), 7);
   halves = _mm_and_si128(halves, _mm_set1_epi16((short)0xbfff));
@@ -109,6 +79,47 @@ INLINE vec vec_codes(const char *block, size_t e, mgl_dtype code) {
 // A vector of this level's pairs never spans two groups.
 INLINE vec vec_set_halves(float low, float high) {
   return _mm256_set_m128(_mm_set1_ps(high), _mm_set1_ps(low));
+}
+
+// --- whole numbers: see codes_avx512.h -----------------------------------------------------------
+
+typedef __m256i ints;
+typedef __m256i words;
+#define WHOLE_TOKENS 2
+
+INLINE ints ints_zero(void) {
+  return _mm256_setzero_si256();
+}
+
+INLINE ints ints_add_products(ints acc, words a, words b) {
+  acc = _mm256_add_epi32(acc, _mm256_madd_epi16(a, b));
+  KEEP_ORDER("+x", acc);
+  return acc;
+}
+
+INLINE vec vec_of_ints(ints a) {
+  return _mm256_cvtepi32_ps(a);
+}
+
+INLINE words words_load(const int16_t *from) {
+  return _mm256_loadu_si256((const __m256i *)(const void *)from);
+}
+
+INLINE void words_store(int16_t *to, words a) {
+  _mm256_storeu_si256((__m256i *)(void *)to, a);
+}
+
+INLINE words words_of_codes(const char *block, size_t e, mgl_dtype code) {
+  if (code == MGL_DTYPE_I8) {
+    return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(block + e)));
+  }
+  return nibble_words(block, e);
+}
+
+INLINE void vec_store_words(int16_t *to, vec a) {
+  __m256i all = _mm256_cvtps_epi32(a);
+  _mm_storeu_si128((__m128i *)(void *)to, _mm_packs_epi32(_mm256_castsi256_si128(all),
+                                                          _mm256_extracti128_si256(all, 1)));
 }
 
 #endif

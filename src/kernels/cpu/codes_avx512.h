@@ -15,21 +15,12 @@
    : (e) % MGL_CODE_BLOCK / 32 == 2 ? shift((words), 8) \
                                     : shift((words), 12))
 
-// Values of the 16 codes of 4 bits in bf16, twice: a lookup's index has 5 bits, and the fifth is
-// one of the next code.
-INLINE __m512i nibble_values_bf16(mgl_dtype code) {
-  const __m256i integers = _mm256_setr_epi16(
-      (short)0xc100, (short)0xc0e0, (short)0xc0c0, (short)0xc0a0, (short)0xc080, (short)0xc040,
-      (short)0xc000, (short)0xbf80, 0, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0);
-  const __m256i unsigned_integers =
-      _mm256_setr_epi16(0, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0, 0x4100, 0x4110,
-                        0x4120, 0x4130, 0x4140, 0x4150, 0x4160, 0x4170);
-  const __m256i floats = _mm256_setr_epi16(
+// Values of the 16 codes of E2M1 in bf16, twice: a lookup's index has 5 bits, and the fifth is one
+// of the next code.
+INLINE __m512i e2m1_values_bf16(void) {
+  return _mm512_broadcast_i64x4(_mm256_setr_epi16(
       0, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0, (short)0x8000, (short)0xbf00,
-      (short)0xbf80, (short)0xbfc0, (short)0xc000, (short)0xc040, (short)0xc080, (short)0xc0c0);
-  return _mm512_broadcast_i64x4(code == MGL_DTYPE_I4   ? integers
-                                : code == MGL_DTYPE_U4 ? unsigned_integers
-                                                       : floats);
+      (short)0xbf80, (short)0xbfc0, (short)0xc000, (short)0xc040, (short)0xc080, (short)0xc0c0));
 }
 
 INLINE __m512i bf16_of_e4m3(__m256i bytes) {
@@ -45,40 +36,27 @@ INLINE __m512i bf16_of_e4m3(__m256i bytes) {
   return _mm512_or_si512(value, _mm512_and_si512(words, _mm512_set1_epi16((short)0x8000)));
 }
 
-// An integer of 8 bits is exact in the upper half of a float.
-INLINE __m512i bf16_of_i8(__m256i bytes) {
-  __m512i words = _mm512_cvtepi8_epi16(bytes);
-  __m512i odd = _mm512_srai_epi32(words, 16);
-  __m512i even = _mm512_srai_epi32(_mm512_slli_epi32(words, 16), 16);
-  __m512i odd_bits = _mm512_castps_si512(_mm512_cvtepi32_ps(odd));
-  __m512i even_bits = _mm512_castps_si512(_mm512_cvtepi32_ps(even));
-  return _mm512_or_si512(odd_bits, _mm512_srli_epi32(even_bits, 16));
-}
-
-// Elements e to e + 31 as bf16; e is a multiple of 32.
+// Elements e to e + 31 of E2M1 or E4M3 as bf16; e is a multiple of 32.
 INLINE vec vec_codes_pairs(const char *block, size_t e, mgl_dtype code) {
-  if (mgl_code_is_nibble(code)) {
+  if (code == MGL_DTYPE_E2M1) {
     __m512i words = _mm512_loadu_si512(block);
     words = SHIFT_WORDS(_mm512_srli_epi16, words, e);
-    return _mm512_castsi512_ps(_mm512_permutexvar_epi16(words, nibble_values_bf16(code)));
+    return _mm512_castsi512_ps(_mm512_permutexvar_epi16(words, e2m1_values_bf16()));
   }
   __m256i bytes = _mm256_loadu_si256((const __m256i *)(const void *)(block + e));
-  return _mm512_castsi512_ps(code == MGL_DTYPE_I8 ? bf16_of_i8(bytes) : bf16_of_e4m3(bytes));
+  return _mm512_castsi512_ps(bf16_of_e4m3(bytes));
 }
 
-// Elements e to e + 15 as f32; e is a multiple of 16.
+// Elements e to e + 15 of E2M1 or E4M3 as f32; e is a multiple of 16.
 INLINE vec vec_codes(const char *block, size_t e, mgl_dtype code) {
-  if (mgl_code_is_nibble(code)) {
-    const vec values = vec_from_bf16(_mm512_castsi512_si256(nibble_values_bf16(code)));
+  if (code == MGL_DTYPE_E2M1) {
+    const vec values = vec_from_bf16(_mm512_castsi512_si256(e2m1_values_bf16()));
     __m512i words = _mm512_cvtepu16_epi32(
         _mm256_loadu_si256((const __m256i *)(const void *)(block + e % 32 * 2)));
     words = SHIFT_WORDS(_mm512_srli_epi32, words, e);
     return _mm512_permutexvar_ps(words, values);
   }
   __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)(block + e));
-  if (code == MGL_DTYPE_I8) {
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
-  }
   // As f16 the bits are 2^-8 of the value, subnormals included.
   __m256i halves = _mm256_slli_epi16(_mm256_cvtepi8_epi16(bytes), 7);
   halves = _mm256_and_si256(halves, _mm256_set1_epi16((short)0xbfff));
@@ -88,6 +66,53 @@ INLINE vec vec_codes(const char *block, size_t e, mgl_dtype code) {
 // Two groups' scales, of the lower and of the upper half of the lanes.
 INLINE vec vec_set_halves(float low, float high) {
   return _mm512_mask_blend_ps(0xff00, vec_set(low), vec_set(high));
+}
+
+// --- whole numbers -------------------------------------------------------------------------------
+//
+// ints: a vector of vec_lanes 32-bit integers. words: one of twice as many 16-bit integers.
+// WHOLE_TOKENS: tokens of a register tile of their products, of four rows.
+
+typedef __m512i ints;
+typedef __m512i words;
+#define WHOLE_TOKENS 6
+
+INLINE ints ints_zero(void) {
+  return _mm512_setzero_si512();
+}
+
+// Lane i of acc plus the products of elements 2 i and 2 i + 1.
+INLINE ints ints_add_products(ints acc, words a, words b) {
+  acc = _mm512_add_epi32(acc, _mm512_madd_epi16(a, b));
+  KEEP_ORDER("+v", acc);
+  return acc;
+}
+
+INLINE vec vec_of_ints(ints a) {
+  return _mm512_cvtepi32_ps(a);
+}
+
+INLINE words words_load(const int16_t *from) {
+  return _mm512_loadu_si512(from);
+}
+
+INLINE void words_store(int16_t *to, words a) {
+  _mm512_storeu_si512(to, a);
+}
+
+// Integer codes e to e + 2 * vec_lanes - 1 of a block; those of 4 bits as 0 to 15.
+INLINE words words_of_codes(const char *block, size_t e, mgl_dtype code) {
+  if (code == MGL_DTYPE_I8) {
+    return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)(const void *)(block + e)));
+  }
+  __m512i nibbles = SHIFT_WORDS(_mm512_srli_epi16, _mm512_loadu_si512(block), e);
+  return e % MGL_CODE_BLOCK / 32 == 3 ? nibbles
+                                      : _mm512_and_si512(nibbles, _mm512_set1_epi16(15));
+}
+
+// The nearest integers, which are cut off at 16 bits.
+INLINE void vec_store_words(int16_t *to, vec a) {
+  _mm256_storeu_si256((__m256i *)(void *)to, _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(a)));
 }
 
 #endif

@@ -18,46 +18,34 @@ INLINE uint16x8_t nibble_words(const char *block, size_t e) {
   return vandq_u16(words, vdupq_n_u16(15));
 }
 
-// Codes to bf16, by a lookup for each byte of the result.
-INLINE uint16x8_t bf16_of_nibbles(uint16x8_t words, mgl_dtype code) {
-  static const uint8_t low[3][16] = {
-      {0, 0xe0, 0xc0, 0xa0, 0x80, 0x40, 0, 0x80, 0, 0x80, 0, 0x40, 0x80, 0xa0, 0xc0, 0xe0},
-      {0, 0x80, 0, 0x40, 0x80, 0xa0, 0xc0, 0xe0, 0, 0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x70},
-      {0, 0, 0x80, 0xc0, 0, 0x40, 0x80, 0xc0, 0, 0, 0x80, 0xc0, 0, 0x40, 0x80, 0xc0}};
-  static const uint8_t high[3][16] = {
-      {0xc1, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xbf, 0, 0x3f, 0x40, 0x40, 0x40, 0x40, 0x40, 0x40},
-      {0, 0x3f, 0x40, 0x40, 0x40, 0x40, 0x40, 0x40, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41},
-      {0, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40, 0x80, 0xbf, 0xbf, 0xbf, 0xc0, 0xc0, 0xc0,
-       0xc0}};
-  size_t kind = code == MGL_DTYPE_I4 ? 0 : code == MGL_DTYPE_U4 ? 1 : 2;
+// E2M1 to bf16, by a lookup for each byte of the result.
+INLINE uint16x8_t bf16_of_e2m1(uint16x8_t words) {
+  static const uint8_t low[16] = {0, 0, 0x80, 0xc0, 0, 0x40, 0x80, 0xc0,
+                                  0, 0, 0x80, 0xc0, 0, 0x40, 0x80, 0xc0};
+  static const uint8_t high[16] = {0,    0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40,
+                                   0x80, 0xbf, 0xbf, 0xbf, 0xc0, 0xc0, 0xc0, 0xc0};
   uint8x16_t index = vreinterpretq_u8_u16(words);
-  uint16x8_t lows = vreinterpretq_u16_u8(vqtbl1q_u8(vld1q_u8(low[kind]), index));
-  uint16x8_t highs = vreinterpretq_u16_u8(vqtbl1q_u8(vld1q_u8(high[kind]), index));
+  uint16x8_t lows = vreinterpretq_u16_u8(vqtbl1q_u8(vld1q_u8(low), index));
+  uint16x8_t highs = vreinterpretq_u16_u8(vqtbl1q_u8(vld1q_u8(high), index));
   // The upper byte of each index is 0, and so is not an index but a hole.
   return vsliq_n_u16(vandq_u16(lows, vdupq_n_u16(0xff)), highs, 8);
 }
 
-INLINE uint16x8_t bf16_of_bytes(int8x8_t bytes, mgl_dtype code) {
+// E4M3: as f16 the bits are 2^-8 of the value, subnormals included.
+INLINE uint16x8_t bf16_of_e4m3(int8x8_t bytes) {
   int16x8_t words = vmovl_s8(bytes);
-  if (code == MGL_DTYPE_I8) {  // exact in the upper half of a float
-    float32x4_t low = vcvtq_f32_s32(vmovl_s16(vget_low_s16(words)));
-    float32x4_t high = vcvtq_f32_s32(vmovl_s16(vget_high_s16(words)));
-    return vcombine_u16(vshrn_n_u32(vreinterpretq_u32_f32(low), 16),
-                        vshrn_n_u32(vreinterpretq_u32_f32(high), 16));
-  }
-  // E4M3: as f16 the bits are 2^-8 of the value, subnormals included.
   uint16x8_t halves = vandq_u16(vreinterpretq_u16_s16(vshlq_n_s16(words, 7)), vdupq_n_u16(0xbfff));
   vec value = vec_mul(vec_from_f16(halves), vec_set(256));
   return vcombine_u16(vshrn_n_u32(vreinterpretq_u32_f32(value.low), 16),
                       vshrn_n_u32(vreinterpretq_u32_f32(value.high), 16));
 }
 
-// Elements e to e + 7 as bf16; e is a multiple of 8.
+// Elements e to e + 7 of E2M1 or E4M3 as bf16; e is a multiple of 8.
 INLINE uint16x8_t bf16_of_codes(const char *block, size_t e, mgl_dtype code) {
-  if (mgl_code_is_nibble(code)) {
-    return bf16_of_nibbles(nibble_words(block, e), code);
+  if (code == MGL_DTYPE_E2M1) {
+    return bf16_of_e2m1(nibble_words(block, e));
   }
-  return bf16_of_bytes(vld1_s8((const int8_t *)block + e), code);
+  return bf16_of_e4m3(vld1_s8((const int8_t *)block + e));
 }
 
 // Elements e to e + 15 as bf16; e is a multiple of 16.
@@ -69,6 +57,59 @@ INLINE vec vec_codes_pairs(const char *block, size_t e, mgl_dtype code) {
 // Elements e to e + 7 as f32; e is a multiple of 8.
 INLINE vec vec_codes(const char *block, size_t e, mgl_dtype code) {
   return vec_from_bf16(bf16_of_codes(block, e, code));
+}
+
+// --- whole numbers: see codes_avx512.h -----------------------------------------------------------
+
+typedef struct ints {
+  int32x4_t low, high;
+} ints;
+typedef struct words {
+  int16x8_t low, high;
+} words;
+#define WHOLE_TOKENS 2
+
+INLINE ints ints_zero(void) {
+  return (ints){vdupq_n_s32(0), vdupq_n_s32(0)};
+}
+
+// Sums of neighbouring products of eight elements.
+INLINE int32x4_t products_of_pairs(int16x8_t a, int16x8_t b) {
+  return vpaddq_s32(vmull_s16(vget_low_s16(a), vget_low_s16(b)), vmull_high_s16(a, b));
+}
+
+INLINE ints ints_add_products(ints acc, words a, words b) {
+  acc.low = vaddq_s32(acc.low, products_of_pairs(a.low, b.low));
+  acc.high = vaddq_s32(acc.high, products_of_pairs(a.high, b.high));
+  KEEP_ORDER("+w", acc.low);
+  KEEP_ORDER("+w", acc.high);
+  return acc;
+}
+
+INLINE vec vec_of_ints(ints a) {
+  return (vec){vcvtq_f32_s32(a.low), vcvtq_f32_s32(a.high)};
+}
+
+INLINE words words_load(const int16_t *from) {
+  return (words){vld1q_s16(from), vld1q_s16(from + 8)};
+}
+
+INLINE void words_store(int16_t *to, words a) {
+  vst1q_s16(to, a.low);
+  vst1q_s16(to + 8, a.high);
+}
+
+INLINE words words_of_codes(const char *block, size_t e, mgl_dtype code) {
+  if (code == MGL_DTYPE_I8) {
+    int8x16_t bytes = vld1q_s8((const int8_t *)block + e);
+    return (words){vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes)};
+  }
+  return (words){vreinterpretq_s16_u16(nibble_words(block, e)),
+                 vreinterpretq_s16_u16(nibble_words(block, e + 8))};
+}
+
+INLINE void vec_store_words(int16_t *to, vec a) {
+  vst1q_s16(to, vcombine_s16(vqmovn_s32(vcvtnq_s32_f32(a.low)), vqmovn_s32(vcvtnq_s32_f32(a.high))));
 }
 
 #endif

@@ -7,6 +7,7 @@
 #include <assert.h>
 
 #include "kernels/cpu/kernel_tables.h"
+#include "kernels/cpu/whole.h"
 
 enum {
   PACK_LEAST_FEATURES = 64,  // docs/log/101
@@ -42,6 +43,10 @@ size_t mgl_packed_bytes(uint32_t token_count, uint32_t k, mgl_dtype dtype) {
   (void)dtype;
   size_t padded = ((size_t)k + PADDED_ELEMENTS - 1) / PADDED_ELEMENTS * PADDED_ELEMENTS;
   return padded * sizeof(float) * token_count;
+}
+
+size_t mgl_whole_bytes(uint32_t token_count, uint32_t k) {
+  return token_count * mgl_whole_layout_of(k).bytes;
 }
 
 bool mgl_linear_packs(const mgl_linear_way *way, uint32_t token_count, size_t features) {

@@ -80,8 +80,9 @@ enum {
 typedef struct mgl_linear_args {
   const void *x;  // [T, K] of x_dtype, rows contiguous; or what `pack` made of them
   mgl_dtype x_dtype;
-  bool packed;    // the latter; for many tokens and rows that is faster (mgl_linear_packs), and
-                  // never where weights are codes
+  bool packed;    // the latter: for many tokens and rows that is faster (mgl_linear_packs); never
+                  // where weights are codes of floats, and always, as whole numbers, where they are
+                  // integers
   bool split;     // as it was packed
   const void *w;  // [N, K] of w_dtype, row-major, as stored: aligned to its element only
   mgl_dtype w_dtype;
@@ -109,13 +110,16 @@ typedef struct mgl_pack_args {
   const void *x;    // [T, K] of dtype, rows contiguous
   mgl_dtype dtype;  // bf16 or f32
   bool split;       // only of bf16: see mgl_linear_way
+  bool whole;       // for weights that are integer codes: as whole numbers (kernels/cpu/whole.h)
   uint32_t token_count;
   uint32_t k;
-  void *out;  // mgl_packed_bytes, aligned to 64
+  void *out;  // mgl_packed_bytes, or mgl_whole_bytes; aligned to 64
 } mgl_pack_args;
 
 // Of any table and way.
 size_t mgl_packed_bytes(uint32_t token_count, uint32_t k, mgl_dtype dtype);
+// As whole numbers.
+size_t mgl_whole_bytes(uint32_t token_count, uint32_t k);
 
 // Whether packing x pays for a linear of so many tokens and output features in one call.
 bool mgl_linear_packs(const mgl_linear_way *way, uint32_t token_count, size_t features);

@@ -12,7 +12,7 @@
 #include "kernels/cpu/linear_tiles.inc.h"
 
 static void pack_any(const mgl_pack_args *args) {
-  if (args->dtype == MGL_DTYPE_BF16) {
+  if (args->dtype == MGL_DTYPE_BF16 && !args->whole) {
     pack_tiles(args);
   } else {
     pack(args);

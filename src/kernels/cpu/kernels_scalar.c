@@ -7,9 +7,11 @@
 #include <assert.h>
 #include <math.h>
 #include <stdbool.h>
+#include <string.h>
 
 #include "graph/rope.h"
 #include "kernels/cpu/kernel_tables.h"
+#include "kernels/cpu/whole.h"
 
 static float load(const void *data, mgl_dtype dtype, size_t index) {
   switch (dtype) {
@@ -94,13 +96,57 @@ static void layernorm(const mgl_rmsnorm_args *args, size_t begin, size_t end) {
   }
 }
 
-// Packed rows are rows as they are, split or not.
+// Rows as whole numbers: see whole.h.
+static void pack_whole(const mgl_pack_args *args) {
+  const mgl_whole_layout layout = mgl_whole_layout_of(args->k);
+  for (size_t t = 0; t < args->token_count; t++) {
+    char *row = (char *)args->out + t * layout.bytes;
+    int16_t *values = (int16_t *)(void *)row;
+    for (uint32_t first = 0; first < args->k; first += MGL_CODE_BLOCK) {
+      const uint32_t left = args->k - first;
+      const uint32_t count = left < MGL_CODE_BLOCK ? left : MGL_CODE_BLOCK;
+      float block[MGL_CODE_BLOCK] = {0};
+      float largest = 0;
+      bool finite = true;
+      for (uint32_t i = 0; i < count; i++) {
+        block[i] = load(args->x, args->dtype, t * args->k + first + i);
+        finite = finite && isfinite(block[i]);
+        largest = fabsf(block[i]) > largest ? fabsf(block[i]) : largest;
+      }
+      const uint32_t exponent = mgl_whole_exponent(finite ? largest : 0);
+      const float scale = finite ? mgl_whole_scale(exponent) : NAN;
+      for (uint32_t i = 0; i < MGL_CODE_BLOCK; i++) {
+        const float value = finite ? rintf(block[i] * mgl_whole_inverse(exponent)) : 0;
+        values[first + i] = (int16_t)(value > INT16_MAX ? INT16_MAX : value);
+      }
+      const uint32_t b = first / MGL_CODE_BLOCK;
+      memcpy(row + layout.scales + b * sizeof scale, &scale, sizeof scale);
+      mgl_whole_sum(values + first, scale,
+                    (float *)(void *)(row + layout.sums) + b * (MGL_CODE_BLOCK / MGL_WHOLE_UNIT));
+    }
+  }
+}
+
+// Other packed rows are rows as they are, split or not.
 static bool splits(void) {
   return true;
 }
 
 static void pack(const mgl_pack_args *args) {
+  if (args->whole) {
+    pack_whole(args);
+    return;
+  }
   memcpy(args->out, args->x, (size_t)args->token_count * args->k * mgl_dtype_bytes(args->dtype));
+}
+
+// Element i of a row of whole numbers: exact in f32.
+static float load_whole(const mgl_linear_args *args, size_t t, uint32_t i) {
+  const mgl_whole_layout layout = mgl_whole_layout_of(args->k);
+  const char *row = (const char *)args->x + t * layout.bytes;
+  int16_t value;
+  memcpy(&value, row + i * sizeof value, sizeof value);
+  return (float)value * load(row + layout.scales, MGL_DTYPE_F32, i / MGL_CODE_BLOCK);
 }
 
 // A row of x times a row of codes: group by group, the sum times the scale; offsets take away sums
@@ -113,7 +159,8 @@ static float dot_codes(const mgl_linear_args *args, size_t t, const char *row,
     uint32_t begin = group * args->w_group;
     uint32_t end = args->k - begin < args->w_group ? args->k : begin + args->w_group;
     for (uint32_t i = begin; i < end; i++) {
-      float x = load(args->x, args->x_dtype, t * args->k + i);
+      float x = args->packed ? load_whole(args, t, i)
+                             : load(args->x, args->x_dtype, t * args->k + i);
       sum += x * mgl_code_value(args->w_dtype, mgl_row_code(args->w_dtype, row, i));
       x_sum += x;
     }
@@ -127,6 +174,7 @@ static float dot_codes(const mgl_linear_args *args, size_t t, const char *row,
 
 static void linear(const mgl_linear_args *args, size_t begin, size_t end) {
   bool is_code = mgl_dtype_is_code(args->w_dtype);
+  assert(!is_code || args->packed == mgl_code_is_integer(args->w_dtype));
   mgl_row_layout layout = mgl_row_layout_of(mgl_linear_form(args), args->k);
   for (size_t n = begin; n < end; n++) {
     for (size_t t = 0; t < args->token_count; t++) {

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "kernels/cpu/kernel_tables.h"
+#include "kernels/cpu/whole.h"
 
 #if !defined(LEVEL_HAS_TILES)
 #define LEVEL_HAS_TILES false
@@ -295,6 +296,7 @@ static uint64_t read_stream(const void *memory, size_t bytes) {
 #include "kernels/cpu/linear_vector.inc.h"
 // Behind the tiles that they build on.
 #include "kernels/cpu/linear_codes.inc.h"
+#include "kernels/cpu/linear_whole.inc.h"
 #include "kernels/cpu/linear_packed.inc.h"
 
 // The last argument is the usual way, which has commas.

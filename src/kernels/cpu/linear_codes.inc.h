@@ -1,4 +1,5 @@
-// Linear layers whose weights are codes with scales for groups (base/form.h).
+// Linear layers whose weights are codes with scales for groups (base/form.h): floats, here E4M3 and
+// E2M1. Integers are linear_whole.inc.h's.
 //
 // A dot product sums value(code) * x over a group, in the order of linear_vector.inc.h, and adds
 // that sum's lanes, times the group's scale, to the accumulator's lanes; what offsets take away
@@ -370,20 +371,14 @@ INLINE void codes_several(const mgl_linear_args *args, size_t begin, size_t end,
     codes_several(args, begin, end, decode, x, groups);                     \
   }
 
-#define MGL_CODE(enum_name, name, bits)                                        \
-  CODES_DECODE(decode_pairs_##name, MGL_DTYPE_##enum_name, operand_bf16_pairs) \
-  CODES_DECODE(decode_f32_##name, MGL_DTYPE_##enum_name, operand_f32)
-#include "base/form.def"
+CODES_DECODE(decode_pairs_e4m3, MGL_DTYPE_E4M3, operand_bf16_pairs)
+CODES_DECODE(decode_f32_e4m3, MGL_DTYPE_E4M3, operand_f32)
+CODES_DECODE(decode_pairs_e2m1, MGL_DTYPE_E2M1, operand_bf16_pairs)
+CODES_DECODE(decode_f32_e2m1, MGL_DTYPE_E2M1, operand_f32)
 
 // What models have; other pairs of a code and a grouping take the way of several tokens, with the
 // same bits.
 CODES_SINGLES(e4m3_blocks, E4M3, grouping_blocks)
-CODES_SINGLES(i8_blocks, I8, grouping_blocks)
-CODES_SINGLES(i8_32, I8, grouping_32)
-CODES_SINGLES(i8_16, I8, grouping_16)
-CODES_SINGLES(i4_blocks, I4, grouping_blocks)
-CODES_SINGLES(i4_32, I4, grouping_32)
-CODES_SINGLES(u4_32, U4, grouping_32)
 CODES_SINGLES(e2m1_32, E2M1, grouping_32)
 CODES_SINGLES(e2m1_16, E2M1, grouping_16)
 
@@ -405,12 +400,6 @@ static single_function *find_single(const mgl_linear_args *args, grouping groups
   [MGL_DTYPE_##code][groups] = { single_f32_##name, single_pairs_##name }
   static single_function *const singles[MGL_DTYPE_COUNT][grouping_count][2] = {
       SINGLE(E4M3, e4m3_blocks, grouping_blocks),
-      SINGLE(I8, i8_blocks, grouping_blocks),
-      SINGLE(I8, i8_32, grouping_32),
-      SINGLE(I8, i8_16, grouping_16),
-      SINGLE(I4, i4_blocks, grouping_blocks),
-      SINGLE(I4, i4_32, grouping_32),
-      SINGLE(U4, u4_32, grouping_32),
       SINGLE(E2M1, e2m1_32, grouping_32),
       SINGLE(E2M1, e2m1_16, grouping_16),
   };
@@ -420,11 +409,8 @@ static single_function *find_single(const mgl_linear_args *args, grouping groups
 }
 
 static void linear_codes(const mgl_linear_args *args, size_t begin, size_t end) {
-  static decode_function *const decodes[MGL_DTYPE_COUNT][2] = {
-#define MGL_CODE(enum_name, name, bits) \
-  [MGL_DTYPE_##enum_name] = {decode_f32_##name, decode_pairs_##name},
-#include "base/form.def"
-  };
+  static decode_function *const decodes[2][2] = {{decode_f32_e4m3, decode_pairs_e4m3},
+                                                 {decode_f32_e2m1, decode_pairs_e2m1}};
   static several_function *const several[grouping_count][2] = {
       [grouping_16] = {several_f32_16, several_pairs_16},
       [grouping_32] = {several_f32_32, several_pairs_32},
@@ -438,6 +424,6 @@ static void linear_codes(const mgl_linear_args *args, size_t begin, size_t end) 
   if (single != NULL) {
     single(args, begin, end);
   } else {
-    several[groups][pairs](args, begin, end, decodes[args->w_dtype][pairs]);
+    several[groups][pairs](args, begin, end, decodes[args->w_dtype == MGL_DTYPE_E2M1][pairs]);
   }
 }

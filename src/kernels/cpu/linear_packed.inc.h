@@ -65,7 +65,9 @@ INLINE void pack_of(const mgl_pack_args *args, operand kind, bool split) {
 
 static void pack(const mgl_pack_args *args) {
   assert(args->dtype == MGL_DTYPE_BF16 || (args->dtype == MGL_DTYPE_F32 && !args->split));
-  if (args->dtype == MGL_DTYPE_F32) {
+  if (args->whole) {
+    pack_whole(args);
+  } else if (args->dtype == MGL_DTYPE_F32) {
     pack_of(args, operand_f32, false);
   } else if (args->split) {
     pack_of(args, operand_bf16_pairs, true);
@@ -282,7 +284,7 @@ static void linear(const mgl_linear_args *given, size_t begin, size_t end) {
   with_way.way = given->way != NULL ? given->way : &usual_way;
   bool packed = args->packed;
   if (mgl_dtype_is_code(args->w_dtype)) {
-    linear_codes(args, begin, end);
+    (mgl_code_is_integer(args->w_dtype) ? linear_whole : linear_codes)(args, begin, end);
     return;
   }
   if (args->x_dtype == MGL_DTYPE_BF16) {

@@ -13,6 +13,10 @@
 #define UNROLL _Pragma("GCC unroll 32")
 #endif
 
+// A value is what it is here: the compiler must not make a tree of additions of integers around it,
+// which are exact in any order, for that tree has more values than there are registers.
+#define KEEP_ORDER(constraint, value) __asm__("" : constraint(value))
+
 // Fetches the cache line at `from`, which need not be memory of this process.
 #define FETCH_L1(from) __builtin_prefetch((from), 0, 3)
 #define FETCH_L2(from) __builtin_prefetch((from), 0, 2)

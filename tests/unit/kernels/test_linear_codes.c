@@ -1,11 +1,13 @@
 // linear of every level with weights that are codes: against a double-precision reference, and the
-// numerics contract; and rows of every form against what was written.
+// numerics contract; and rows of every form against what was written. Integer codes' reference takes
+// x as it was packed, which is checked apart.
 //
 // Bound. As in test_linear.c: with u = 2^-24, chains of at most K + 16 additions, a product with a
 // scale and an addition for each group, and as much for the offsets.
 #include "kernel_test.h"
 
 #include "base/form.h"
+#include "kernels/cpu/whole.h"
 
 typedef struct problem {
   size_t tokens, rows, k;
@@ -15,6 +17,13 @@ typedef struct problem {
   guarded x, w;
   double *weights;  // [rows, k]
 } problem;
+
+// x as a level's linear reads it: packed for integer codes.
+typedef struct packed_x {
+  guarded memory;
+  const char *rows;
+  size_t row_bytes;
+} packed_x;
 
 static const mgl_dtype codes[] = {
 #define MGL_CODE(enum_name, name, bits) MGL_DTYPE_##enum_name,
@@ -72,9 +81,33 @@ static void problem_destroy(problem *p) {
   free(p->weights);
 }
 
-static mgl_linear_args problem_args(const problem *p, const guarded *out) {
-  return (mgl_linear_args){.x = p->x.data,
+static packed_x packed_x_create(size_t l, const problem *p) {
+  packed_x x = {.rows = p->x.data, .row_bytes = p->k * mgl_dtype_bytes(p->x_dtype)};
+  if (mgl_code_is_integer(p->form.dtype)) {
+    size_t bytes = mgl_whole_bytes((uint32_t)p->tokens, (uint32_t)p->k);
+    x.memory = guarded_create(bytes, 0);
+    level(l)->pack(&(mgl_pack_args){.x = p->x.data,
+                                    .dtype = p->x_dtype,
+                                    .whole = true,
+                                    .token_count = (uint32_t)p->tokens,
+                                    .k = (uint32_t)p->k,
+                                    .out = x.memory.data});
+    x.rows = x.memory.data;
+    x.row_bytes = bytes / p->tokens;
+  }
+  return x;
+}
+
+static void packed_x_destroy(packed_x *x, const problem *p) {
+  if (x->rows != p->x.data) {
+    guarded_destroy(&x->memory);
+  }
+}
+
+static mgl_linear_args problem_args(const problem *p, const packed_x *x, const guarded *out) {
+  return (mgl_linear_args){.x = x->rows,
                            .x_dtype = p->x_dtype,
+                           .packed = mgl_code_is_integer(p->form.dtype),
                            .w = p->w.data,
                            .w_dtype = p->form.dtype,
                            .w_group = p->form.group,
@@ -85,16 +118,62 @@ static mgl_linear_args problem_args(const problem *p, const guarded *out) {
                            .out_stride = (uint32_t)p->rows};
 }
 
-static void check_reference(const problem *p, const float *out) {
+// An element of x as the linear sees it.
+static double x_value(const problem *p, const packed_x *x, size_t t, size_t i) {
+  if (!mgl_code_is_integer(p->form.dtype)) {
+    return (double)element_load(p->x.data, p->x_dtype, t * p->k + i);
+  }
+  const mgl_whole_layout layout = mgl_whole_layout_of((uint32_t)p->k);
+  const char *row = x->rows + t * x->row_bytes;
+  const float *scales = (const void *)(row + layout.scales);
+  return (double)((const int16_t *)(const void *)row)[i] * (double)scales[i / MGL_CODE_BLOCK];
+}
+
+// Whole numbers times a power of two, which the largest of a block decides: within half a unit of
+// x, but where rounding would need a bit more than there is; zeros behind K.
+static void check_packing(const problem *p, const packed_x *x) {
+  const mgl_whole_layout layout = mgl_whole_layout_of((uint32_t)p->k);
+  for (size_t t = 0; t < p->tokens; t++) {
+    const char *row = x->rows + t * x->row_bytes;
+    const int16_t *values = (const void *)row;
+    const float *scales = (const void *)(row + layout.scales);
+    const float *sums = (const void *)(row + layout.sums);
+    for (size_t first = 0; first < p->k; first += MGL_CODE_BLOCK) {
+      const double scale = (double)scales[first / MGL_CODE_BLOCK];
+      double largest = 0;
+      for (size_t i = first; i < first + MGL_CODE_BLOCK; i++) {
+        double element = i < p->k ? (double)element_load(p->x.data, p->x_dtype, t * p->k + i) : 0;
+        double most = fabs(element) > 32767 * scale ? scale : scale / 2;
+        assert_true(fabs(element - values[i] * scale) <= most);
+        largest = fabs(element) > largest ? fabs(element) : largest;
+      }
+      int exponent;
+      assert_true(frexp(scale, &exponent) == 0.5);
+      assert_true(largest < 32768 * scale && (largest >= 16384 * scale || largest < 1e-18));
+      for (size_t unit = first / MGL_WHOLE_UNIT; unit < (first + MGL_CODE_BLOCK) / MGL_WHOLE_UNIT;
+           unit++) {
+        double sum = 0;
+        for (size_t i = 0; i < MGL_WHOLE_UNIT; i++) {
+          sum += values[unit * MGL_WHOLE_UNIT + i] * scale;
+        }
+        assert_true((double)sums[unit] == sum);
+      }
+    }
+  }
+}
+
+static void check_reference(const problem *p, const packed_x *packed, const float *out) {
   double roundings = (double)p->k + 2.0 * p->layout.groups + 32;
   for (size_t t = 0; t < p->tokens; t++) {
     for (size_t n = 0; n < p->rows; n++) {
       double sum = 0, magnitude = 0;
       for (size_t i = 0; i < p->k; i++) {
-        double x = (double)element_load(p->x.data, p->x_dtype, t * p->k + i);
+        double x = x_value(p, packed, t, i);
         sum += x * p->weights[n * p->k + i];
-        // Codes and offsets, of at most 50, are summed apart.
-        magnitude += fabs(x) * (fabs(p->weights[n * p->k + i]) + (p->form.offsets ? 100 : 0));
+        // Codes and offsets, of at most 50, are summed apart, and so are an I4's code and its 8,
+        // times scales of at most 0.1.
+        double apart = (p->form.offsets ? 100 : 0) + (p->form.dtype == MGL_DTYPE_I4 ? 1.6 : 0);
+        magnitude += fabs(x) * (fabs(p->weights[n * p->k + i]) + apart);
       }
       check_close(out[t * p->rows + n], sum, roundings * F32_ROUNDOFF * magnitude + F32_TINY,
                   MGL_DTYPE_F32);
@@ -103,13 +182,12 @@ static void check_reference(const problem *p, const float *out) {
 }
 
 // The same rows token by token and in random ranges: the same bits.
-static void check_bits(size_t l, const problem *p, const guarded *whole) {
+static void check_bits(size_t l, const problem *p, const packed_x *x, const guarded *whole) {
   guarded parts = guarded_create(whole->bytes, 0);
-  mgl_linear_args args = problem_args(p, &parts);
-  size_t x_bytes = p->k * mgl_dtype_bytes(p->x_dtype);
+  mgl_linear_args args = problem_args(p, x, &parts);
   for (size_t t = 0, count; t < p->tokens; t += count) {
     count = 1 + random_below((uint32_t)(p->tokens - t < 9 ? p->tokens - t : 9));
-    args.x = (const char *)p->x.data + t * x_bytes;
+    args.x = x->rows + t * x->row_bytes;
     args.token_count = (uint32_t)count;
     args.out = (float *)parts.data + t * p->rows;
     for (size_t n = 0, end; n < p->rows; n = end) {
@@ -124,10 +202,15 @@ static void check_bits(size_t l, const problem *p, const guarded *whole) {
 static void check_levels(const problem *p) {
   for (size_t l = 0; l < level_count(); l++) {
     guarded out = guarded_create(p->tokens * p->rows * sizeof(float), 4 * random_below(16));
-    mgl_linear_args args = problem_args(p, &out);
+    packed_x x = packed_x_create(l, p);
+    mgl_linear_args args = problem_args(p, &x, &out);
     level(l)->linear(&args, 0, p->rows);
-    check_reference(p, out.data);
-    check_bits(l, p, &out);
+    if (mgl_code_is_integer(p->form.dtype)) {
+      check_packing(p, &x);
+    }
+    check_reference(p, &x, out.data);
+    check_bits(l, p, &x, &out);
+    packed_x_destroy(&x, p);
     guarded_destroy(&out);
   }
 }
@@ -171,6 +254,32 @@ static void many_tokens_match_reference(void **state) {
     problem p = problem_create(cases[i].tokens, 5, cases[i].k,
                                i % 2 == 0 ? MGL_DTYPE_BF16 : MGL_DTYPE_F32, cases[i].form, 4);
     check_levels(&p);
+    problem_destroy(&p);
+  }
+}
+
+// x as whole numbers shows what is not finite: in results of its row, and in no others.
+static void what_is_not_finite_is_seen(void **state) {
+  (void)state;
+  static const float wrong[] = {NAN, INFINITY, -INFINITY};
+  for (size_t i = 0; i < (size_t)3 * code_count; i++) {
+    problem p = problem_create(3, 5, 300, MGL_DTYPE_F32, (mgl_form){codes[i % code_count], 32, false},
+                               0);
+    ((float *)p.x.data)[(size_t)300 + 7 * i] = wrong[i / code_count];
+    for (size_t l = 0; l < level_count(); l++) {
+      guarded out = guarded_create(p.tokens * p.rows * sizeof(float), 0);
+      packed_x x = packed_x_create(l, &p);
+      mgl_linear_args args = problem_args(&p, &x, &out);
+      level(l)->linear(&args, 0, p.rows);
+      for (size_t n = 0; n < p.rows; n++) {
+        assert_true(isfinite(((float *)out.data)[n]));
+        // A code may be 0, which times an infinity is a NaN, too.
+        assert_true(!isfinite(((float *)out.data)[p.rows + n]));
+        assert_true(isfinite(((float *)out.data)[2 * p.rows + n]));
+      }
+      packed_x_destroy(&x, &p);
+      guarded_destroy(&out);
+    }
     problem_destroy(&p);
   }
 }
@@ -220,6 +329,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_form_matches_reference),
       cmocka_unit_test(many_tokens_match_reference),
+      cmocka_unit_test(what_is_not_finite_is_seen),
       cmocka_unit_test(embed_widens_rows),
       cmocka_unit_test(forms_have_names),
   };

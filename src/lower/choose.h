@@ -21,7 +21,7 @@ enum {
   // there, 8 sequences of 4096 tokens 0.97 to 1.09 (docs/log/197; sm_90a).
   MGL_LONG_TOKENS = 8,
   MGL_NARROW_CONTEXT = 8192,
-  MGL_NARROW_CONTEXT_CODED = 4096,  // of weights of codes (docs/log/224)
+  MGL_NARROW_CONTEXT_CODED = 4096,  // of weights of codes (docs/log/222)
   // Rows with logits of stages, where nothing is said: of as many sequences as run at once there.
   MGL_STAGES_USUAL_ROWS = 256,
   // Of a launch for every op: from so many positions on attention of one token has blocks for as

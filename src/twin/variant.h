@@ -38,7 +38,7 @@ MGL_SHARED_FN bool mgl_of_experts(const mgl_cuda_op *op) {
 }
 
 // Of a graph for so many tokens that they share the reading of experts; fewer are faster one after
-// the other (docs/log/227).
+// the other (docs/log/225).
 MGL_SHARED_FN bool mgl_of_hits(const mgl_cuda_op *op) {
   return op->tokens > 8;
 }

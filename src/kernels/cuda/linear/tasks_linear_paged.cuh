@@ -1,7 +1,7 @@
 // The linears of an iteration of one token, of weights of codes, where pages come by bulk copies: a
 // page is two warps', page p of a batch those of warps p % 4 and p % 4 + 4. So what is done once a
 // page, waiting, releasing and adding up, is done by two warps instead of by eight that have a
-// share of it each, which was half of all instructions (docs/log/223, 224). Sums are those of
+// share of it each, which was half of all instructions (docs/log/221, 222). Sums are those of
 // tasks_linear_coded.cuh, in its order, so the bits are the same.
 //
 // x is staged in shared memory, since a warp needs half of all the panels that it meets: each warp

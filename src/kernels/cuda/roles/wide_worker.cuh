@@ -634,7 +634,7 @@ static __device__ __forceinline__ float mgl_wide_factor(const mgl_cuda_op *op, f
 }
 
 // The factors of four rows by the norm before the linear. Loads come in batches without a branch
-// between them: with one, each waits for the one before (docs/log/233).
+// between them: with one, each waits for the one before (docs/log/229).
 static __device__ __forceinline__ float4 mgl_wide_factors(const mgl_cuda_op *op, uint32_t row) {
   constexpr uint32_t batch = 8;
   const uint32_t ranges = (op->k + MGL_WIDE_NORM_RANGE - 1) / MGL_WIDE_NORM_RANGE;

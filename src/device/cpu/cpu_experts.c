@@ -100,14 +100,13 @@ static void find_x(const expert_run *r, expert_rows *b) {
   b->packed = whole || (w->group == 0 && mgl_linear_packs(&p->way, b->count, b->end - b->begin));
   b->split = b->packed && !whole && p->way.split && r->x_dtype == MGL_DTYPE_BF16;
   if (b->packed) {
-    b->x = mgl_cpu_pack(
-        p, r->worker,
-        (mgl_pack_args){.x = b->x,
-                        .dtype = r->x_dtype,
-                        .split = b->split,
-                        .whole = whole,
-                        .token_count = b->count,
-                        .k = r->k});
+    b->x = mgl_cpu_pack(p, r->worker,
+                        (mgl_pack_args){.x = b->x,
+                                        .dtype = r->x_dtype,
+                                        .split = b->split,
+                                        .whole = whole,
+                                        .token_count = b->count,
+                                        .k = r->k});
   }
 }
 

@@ -52,7 +52,7 @@ INLINE __m256i bf16_of_e4m3(__m128i bytes) {
 
 // Elements e to e + 15 of E2M1 or E4M3 as bf16; e is a multiple of 16.
 INLINE vec vec_codes_pairs(const char *block, size_t e, mgl_dtype code) {
-  if (code == MGL_DTYPE_E2M1) {
+  if (mgl_code_is_nibble(code)) {
     return _mm256_castsi256_ps(bf16_of_e2m1(nibble_words(block, e)));
   }
   __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)(block + e));
@@ -61,7 +61,7 @@ INLINE vec vec_codes_pairs(const char *block, size_t e, mgl_dtype code) {
 
 // Elements e to e + 7 of E2M1 or E4M3 as f32; e is a multiple of 8.
 INLINE vec vec_codes(const char *block, size_t e, mgl_dtype code) {
-  if (code == MGL_DTYPE_E2M1) {
+  if (mgl_code_is_nibble(code)) {
     __m256i words = _mm256_cvtepu16_epi32(load_halves(block + e % 32 * 2));
     words = SHIFT_WORDS(_mm256_srli_epi32, words, e);
     const vec magnitudes = _mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6);
@@ -110,7 +110,7 @@ INLINE void words_store(int16_t *to, words a) {
 }
 
 INLINE words words_of_codes(const char *block, size_t e, mgl_dtype code) {
-  if (code == MGL_DTYPE_I8) {
+  if (!mgl_code_is_nibble(code)) {
     return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(block + e)));
   }
   return nibble_words(block, e);
@@ -118,8 +118,8 @@ INLINE words words_of_codes(const char *block, size_t e, mgl_dtype code) {
 
 INLINE void vec_store_words(int16_t *to, vec a) {
   __m256i all = _mm256_cvtps_epi32(a);
-  _mm_storeu_si128((__m128i *)(void *)to, _mm_packs_epi32(_mm256_castsi256_si128(all),
-                                                          _mm256_extracti128_si256(all, 1)));
+  _mm_storeu_si128((__m128i *)(void *)to,
+                   _mm_packs_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1)));
 }
 
 #endif

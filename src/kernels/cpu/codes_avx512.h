@@ -38,7 +38,7 @@ INLINE __m512i bf16_of_e4m3(__m256i bytes) {
 
 // Elements e to e + 31 of E2M1 or E4M3 as bf16; e is a multiple of 32.
 INLINE vec vec_codes_pairs(const char *block, size_t e, mgl_dtype code) {
-  if (code == MGL_DTYPE_E2M1) {
+  if (mgl_code_is_nibble(code)) {
     __m512i words = _mm512_loadu_si512(block);
     words = SHIFT_WORDS(_mm512_srli_epi16, words, e);
     return _mm512_castsi512_ps(_mm512_permutexvar_epi16(words, e2m1_values_bf16()));
@@ -49,7 +49,7 @@ INLINE vec vec_codes_pairs(const char *block, size_t e, mgl_dtype code) {
 
 // Elements e to e + 15 of E2M1 or E4M3 as f32; e is a multiple of 16.
 INLINE vec vec_codes(const char *block, size_t e, mgl_dtype code) {
-  if (code == MGL_DTYPE_E2M1) {
+  if (mgl_code_is_nibble(code)) {
     const vec values = vec_from_bf16(_mm512_castsi512_si256(e2m1_values_bf16()));
     __m512i words = _mm512_cvtepu16_epi32(
         _mm256_loadu_si256((const __m256i *)(const void *)(block + e % 32 * 2)));
@@ -102,12 +102,11 @@ INLINE void words_store(int16_t *to, words a) {
 
 // Integer codes e to e + 2 * vec_lanes - 1 of a block; those of 4 bits as 0 to 15.
 INLINE words words_of_codes(const char *block, size_t e, mgl_dtype code) {
-  if (code == MGL_DTYPE_I8) {
+  if (!mgl_code_is_nibble(code)) {
     return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)(const void *)(block + e)));
   }
   __m512i nibbles = SHIFT_WORDS(_mm512_srli_epi16, _mm512_loadu_si512(block), e);
-  return e % MGL_CODE_BLOCK / 32 == 3 ? nibbles
-                                      : _mm512_and_si512(nibbles, _mm512_set1_epi16(15));
+  return e % MGL_CODE_BLOCK / 32 == 3 ? nibbles : _mm512_and_si512(nibbles, _mm512_set1_epi16(15));
 }
 
 // The nearest integers, which are cut off at 16 bits.

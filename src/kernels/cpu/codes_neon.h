@@ -42,7 +42,7 @@ INLINE uint16x8_t bf16_of_e4m3(int8x8_t bytes) {
 
 // Elements e to e + 7 of E2M1 or E4M3 as bf16; e is a multiple of 8.
 INLINE uint16x8_t bf16_of_codes(const char *block, size_t e, mgl_dtype code) {
-  if (code == MGL_DTYPE_E2M1) {
+  if (mgl_code_is_nibble(code)) {
     return bf16_of_e2m1(nibble_words(block, e));
   }
   return bf16_of_e4m3(vld1_s8((const int8_t *)block + e));
@@ -100,7 +100,7 @@ INLINE void words_store(int16_t *to, words a) {
 }
 
 INLINE words words_of_codes(const char *block, size_t e, mgl_dtype code) {
-  if (code == MGL_DTYPE_I8) {
+  if (!mgl_code_is_nibble(code)) {
     int8x16_t bytes = vld1q_s8((const int8_t *)block + e);
     return (words){vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes)};
   }
@@ -109,7 +109,8 @@ INLINE words words_of_codes(const char *block, size_t e, mgl_dtype code) {
 }
 
 INLINE void vec_store_words(int16_t *to, vec a) {
-  vst1q_s16(to, vcombine_s16(vqmovn_s32(vcvtnq_s32_f32(a.low)), vqmovn_s32(vcvtnq_s32_f32(a.high))));
+  vst1q_s16(to,
+            vcombine_s16(vqmovn_s32(vcvtnq_s32_f32(a.low)), vqmovn_s32(vcvtnq_s32_f32(a.high))));
 }
 
 #endif

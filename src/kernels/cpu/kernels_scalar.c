@@ -159,8 +159,8 @@ static float dot_codes(const mgl_linear_args *args, size_t t, const char *row,
     uint32_t begin = group * args->w_group;
     uint32_t end = args->k - begin < args->w_group ? args->k : begin + args->w_group;
     for (uint32_t i = begin; i < end; i++) {
-      float x = args->packed ? load_whole(args, t, i)
-                             : load(args->x, args->x_dtype, t * args->k + i);
+      float x =
+          args->packed ? load_whole(args, t, i) : load(args->x, args->x_dtype, t * args->k + i);
       sum += x * mgl_code_value(args->w_dtype, mgl_row_code(args->w_dtype, row, i));
       x_sum += x;
     }

@@ -297,6 +297,7 @@ static uint64_t read_stream(const void *memory, size_t bytes) {
 // Behind the tiles that they build on.
 #include "kernels/cpu/linear_codes.inc.h"
 #include "kernels/cpu/linear_whole.inc.h"
+// Behind all others, between which it chooses.
 #include "kernels/cpu/linear_packed.inc.h"
 
 // The last argument is the usual way, which has commas.

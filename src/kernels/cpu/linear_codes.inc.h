@@ -363,7 +363,7 @@ INLINE void codes_several(const mgl_linear_args *args, size_t begin, size_t end,
   CODES_SINGLE(single_f32_##name, MGL_DTYPE_##code, operand_f32, groups)
 #define CODES_DECODE(name, code, x)                                                 \
   static void name(const code_rows *rows, size_t begin, size_t end, decoded *out) { \
-    decode_rows(rows, begin, end, out, code, x);                                    \
+    decode_rows(rows, begin, end, out, MGL_DTYPE_##code, x);                        \
   }
 #define CODES_SEVERAL(name, x, groups)                                      \
   SEPARATE void name(const mgl_linear_args *args, size_t begin, size_t end, \
@@ -371,10 +371,10 @@ INLINE void codes_several(const mgl_linear_args *args, size_t begin, size_t end,
     codes_several(args, begin, end, decode, x, groups);                     \
   }
 
-CODES_DECODE(decode_pairs_e4m3, MGL_DTYPE_E4M3, operand_bf16_pairs)
-CODES_DECODE(decode_f32_e4m3, MGL_DTYPE_E4M3, operand_f32)
-CODES_DECODE(decode_pairs_e2m1, MGL_DTYPE_E2M1, operand_bf16_pairs)
-CODES_DECODE(decode_f32_e2m1, MGL_DTYPE_E2M1, operand_f32)
+CODES_DECODE(decode_pairs_e4m3, E4M3, operand_bf16_pairs)
+CODES_DECODE(decode_f32_e4m3, E4M3, operand_f32)
+CODES_DECODE(decode_pairs_e2m1, E2M1, operand_bf16_pairs)
+CODES_DECODE(decode_f32_e2m1, E2M1, operand_f32)
 
 // What models have; other pairs of a code and a grouping take the way of several tokens, with the
 // same bits.
@@ -424,6 +424,6 @@ static void linear_codes(const mgl_linear_args *args, size_t begin, size_t end) 
   if (single != NULL) {
     single(args, begin, end);
   } else {
-    several[groups][pairs](args, begin, end, decodes[args->w_dtype == MGL_DTYPE_E2M1][pairs]);
+    several[groups][pairs](args, begin, end, decodes[mgl_code_is_nibble(args->w_dtype)][pairs]);
   }
 }

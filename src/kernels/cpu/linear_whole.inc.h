@@ -38,8 +38,9 @@ INLINE void pack_whole_block(const char *x, size_t count, operand kind, int16_t 
   UNROLL for (size_t i = 0; i < MGL_CODE_BLOCK / vec_lanes; i++) {
     size_t from = i * vec_lanes;
     held[i] = from + vec_lanes <= count ? operand_load(x + from * operand_bytes(kind), kind)
-              : from < count ? operand_load_partial(x + from * operand_bytes(kind), count - from, kind)
-                             : vec_zero();
+              : from < count
+                  ? operand_load_partial(x + from * operand_bytes(kind), count - from, kind)
+                  : vec_zero();
     most = vec_max(most, vec_max(held[i], vec_sub(vec_zero(), held[i])));
     odd = vec_add(odd, vec_sub(held[i], held[i]));  // NaN where an element is not finite
   }
@@ -109,7 +110,8 @@ INLINE void finish_whole(const mgl_linear_args *args, const code_rows *rows, siz
     for (size_t i = 0; code == MGL_DTYPE_I4 && i < layout.groups; i += vec_lanes) {
       size_t count = layout.groups - i < vec_lanes ? layout.groups - i : vec_lanes;
       vec eights = vec_mul(vec_set(8), vec_load_partial(sums + i, count));
-      acc[r] = vec_fnma(eights, vec_load_partial(rows->scales[r] + i * sizeof(float), count), acc[r]);
+      acc[r] =
+          vec_fnma(eights, vec_load_partial(rows->scales[r] + i * sizeof(float), count), acc[r]);
     }
     if (args->w_offsets) {
       acc[r] = subtract_offsets(acc[r], sums, rows->codes[r] + layout.offsets, layout.groups);
@@ -121,8 +123,7 @@ INLINE void finish_whole(const mgl_linear_args *args, const code_rows *rows, siz
 // --- one token -----------------------------------------------------------------------------------
 
 // The scales of weights of the lanes of a sum of products that begins at element i.
-INLINE vec whole_scale(const char *scales, size_t i, const mgl_linear_args *args,
-                       grouping groups) {
+INLINE vec whole_scale(const char *scales, size_t i, const mgl_linear_args *args, grouping groups) {
   if (groups == grouping_16 && whole_step > 16 && i + 16 < args->k) {
     return vec_set_halves(load_scale(scales, i / 16), load_scale(scales, i / 16 + 1));
   }
@@ -169,7 +170,7 @@ INLINE void whole_blocks(const mgl_linear_args *args, const code_rows *rows, con
   UNROLL for (size_t r = 0; r < linear_rows; r++) {
     vec scale = groups == grouping_blocks ? whole_scale(rows->scales[r], i, args, groups) : of_x;
     vec part = whole_block(args, x->values + i, rows->codes[r] + at, rows->scales[r], i, scale,
-                            whole, code, groups);
+                           whole, code, groups);
     acc[r] = vec_fma(part, of_x, acc[r]);
   }
 }
@@ -380,7 +381,7 @@ static void linear_whole(const mgl_linear_args *args, size_t begin, size_t end) 
                                                 {whole_i4_16, whole_i4_32, whole_i4_blocks},
                                                 {whole_u4_16, whole_u4_32, whole_u4_blocks}};
   assert(args->packed);
-  const bool is_byte = args->w_dtype == MGL_DTYPE_I8;
+  const bool is_byte = !mgl_code_is_nibble(args->w_dtype);
   const size_t code = is_byte ? 0 : args->w_dtype == MGL_DTYPE_I4 ? 1 : 2;
   // A row that is one group is one of blocks, whose end it never reaches.
   const grouping groups = grouping_of(args);

@@ -263,8 +263,8 @@ static void what_is_not_finite_is_seen(void **state) {
   (void)state;
   static const float wrong[] = {NAN, INFINITY, -INFINITY};
   for (size_t i = 0; i < (size_t)3 * code_count; i++) {
-    problem p = problem_create(3, 5, 300, MGL_DTYPE_F32, (mgl_form){codes[i % code_count], 32, false},
-                               0);
+    problem p =
+        problem_create(3, 5, 300, MGL_DTYPE_F32, (mgl_form){codes[i % code_count], 32, false}, 0);
     ((float *)p.x.data)[(size_t)300 + 7 * i] = wrong[i / code_count];
     for (size_t l = 0; l < level_count(); l++) {
       guarded out = guarded_create(p.tokens * p.rows * sizeof(float), 0);

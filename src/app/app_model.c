@@ -341,6 +341,16 @@ uint32_t mgl_app_ranks(const mgl_arguments *arguments) {
   return arguments->launcher.name != NULL ? arguments->launcher.size : 1;
 }
 
+// Whether a flag is given, also of commands that have no such option.
+static bool is_given(const mgl_arguments *arguments, const char *name) {
+  for (size_t i = 0; i < arguments->count; i++) {
+    if (strcmp(arguments->items[i].option->name, name) == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
 static mgl_status on_device(mgl_app_model *model, const mgl_arguments *arguments,
                             mgl_build *options, const outcome *out, mgl_error *err) {
   mgl_device_choice device;
@@ -351,8 +361,8 @@ static mgl_status on_device(mgl_app_model *model, const mgl_arguments *arguments
   MGL_TRY(read_task_graphs(model, arguments, options, err));
   MGL_TRY(mgl_device_wanted(arguments, &device, err));
   options->ranks = mgl_app_ranks(arguments);
-  options->vocab_parallel = mgl_arguments_has(arguments, "vocab-parallel");
-  options->reduce_scatter = mgl_arguments_has(arguments, "reduce-scatter");
+  options->vocab_parallel = is_given(arguments, "vocab-parallel");
+  options->reduce_scatter = is_given(arguments, "reduce-scatter");
   if (device.kind == MGL_DEVICE_CUDA && model->crew != NULL) {
     return mgl_error_set(
         err, MGL_ERR_UNSUPPORTED,

@@ -370,10 +370,15 @@ static mgl_status on_device(mgl_app_model *model, const mgl_arguments *arguments
         "--tensor-parallel without %s",
         arguments->launcher.name, arguments->launcher.name);
   }
+  if (device.kind == MGL_DEVICE_CUDA && model->given_count > 0) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "task graphs from files run on the CPU only: use --device cpu, or leave "
+                         "out --task-graph");
+  }
   if (device.kind == MGL_DEVICE_CUDA) {
     return start_on_gpu(model, arguments, device.ordinal, options, out, err);
   }
-  if (mgl_device_auto_tries(&device) && options->ranks < 2) {
+  if (mgl_device_auto_tries(&device) && options->ranks < 2 && model->given_count == 0) {
     mgl_status status = mgl_device_check_gpu(arguments, &reason);
     if (status == MGL_OK) {
       status = start_on_gpu(model, arguments, 0, options, out, &reason);

@@ -83,11 +83,26 @@ static bool streams_jit(const mgl_task_graph *graph) {
   return false;
 }
 
+// A task of attention with several strides of a KV head was only seen in a partition that somebody
+// asked for, and gave other tokens on an H200.
+static mgl_status check_strides(const mgl_task_graph *graph, const mgl_task *task, mgl_error *err) {
+  const uint32_t units = task->end - task->begin;
+  if (task->type != MGL_OP_ATTEND || units < 2 || graph->attention_strides < 2) {
+    return MGL_OK;
+  }
+  return mgl_error_set(
+      err, MGL_ERR_ARGUMENT,
+      "attention: expected a task for each of the %u parts of a KV head, found one "
+      "of %u: leave out the partition of attend",
+      graph->attention_strides, units);
+}
+
 static mgl_status check_graph(const mgl_cuda_program *p, const mgl_task_graph *graph,
                               mgl_error *err) {
   MGL_TRY(mgl_protocol_check(graph, err));
   for (uint32_t i = 0; i < graph->task_count; i++) {
     const mgl_task *task = &graph->tasks[i];
+    MGL_TRY(check_strides(graph, task, err));
     if ((task->flags & MGL_TASK_EMPTY) == 0 &&
         (task->op >= p->program->op_count ||
          task->type != (uint16_t)p->program->ops[task->op].kind)) {

@@ -20,12 +20,11 @@ enum { WORKERS = FAKE_CUDA_WORKERS, PROMPT = 20, NEW_TOKENS = 12 };
 static const mgl_cuda_program_options usual = {
     .sizes.limits.tokens = 8, .sizes.sequences = 4, .sizes.limits.pages_per_sequence = 8};
 
-// With gate_up in so many tasks.
-static mgl_given_graph compile_graph(mgl_target target, uint32_t workers, uint32_t tokens,
-                                     uint32_t logit_rows, uint32_t gate_ups) {
+// With an override.
+static mgl_given_graph compile_with(mgl_target target, uint32_t workers, uint32_t tokens,
+                                    uint32_t logit_rows, mgl_compile_override override) {
   mgl_given_graph given = {0};
   mgl_graph *canonical = fake_model_graph(NULL);
-  const mgl_compile_override override = {.op = "gate_up", .grid = {gate_ups, 1, 1}};
   const mgl_compile_options options = {.target = target,
                                        .tokens = tokens,
                                        .logit_rows = logit_rows,
@@ -36,6 +35,13 @@ static mgl_given_graph compile_graph(mgl_target target, uint32_t workers, uint32
   MUST(mgl_compile(given.program, &options, &given.graph, NULL, &err));
   mgl_graph_destroy(canonical);
   return given;
+}
+
+// With gate_up in so many tasks.
+static mgl_given_graph compile_graph(mgl_target target, uint32_t workers, uint32_t tokens,
+                                     uint32_t logit_rows, uint32_t gate_ups) {
+  return compile_with(target, workers, tokens, logit_rows,
+                      (mgl_compile_override){.op = "gate_up", .grid = {gate_ups, 1, 1}});
 }
 
 static void free_given(mgl_given_graph *given) {
@@ -125,6 +131,9 @@ static void others_are_refused(void **state) {
   refuse(compile_graph(MGL_TARGET_CUDA, WORKERS, 16, 0, 2), 1, "found one for 16");
   refuse(compile_graph(MGL_TARGET_CUDA, WORKERS, 8, 1, 2), 1, "found fewer");
   refuse(compile_graph(MGL_TARGET_CUDA, WORKERS, 2, 0, 2), 2, "found two");
+  refuse(compile_with(MGL_TARGET_CUDA, WORKERS, 1, 0,
+                      (mgl_compile_override){.op = "attend", .grid = {1, 2, 1}}),
+         1, "parts of a KV head");
   mgl_given_graph other = compile_graph(MGL_TARGET_CUDA, WORKERS, 1, 0, 2);
   for (uint32_t i = 0; i < other.program->op_count; i++) {
     if (other.program->ops[i].kind == MGL_OP_GATE_UP) {

@@ -310,6 +310,9 @@ static void codes_are_cut_like_others(void **state) {
                                    {.dtype = MGL_DTYPE_U4, .group = 16, .offsets = true},
                                    {.dtype = MGL_DTYPE_E2M1, .group = 16}};
   for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+    // Beside integers x has 15 bits, of the largest of blocks that begin elsewhere where rows are
+    // cut: a tenth of what is accepted of bf16 above.
+    const float bound = mgl_code_is_integer(forms[i].dtype) ? 5e-3f : 1e-4f;
     mgl_config config = config_of();
     float one[2 * VOCAB];
     config.intermediate_size = 256;
@@ -320,7 +323,7 @@ static void codes_are_cut_like_others(void **state) {
     for (uint32_t ranks = 2; ranks <= MGL_MAX_RANKS; ranks = next_ranks(ranks)) {
       float found[2 * VOCAB];
       compute(&config, (mgl_build){.threads = 2, .ranks = ranks}, found);
-      check_close(found, one, 1e-4f);
+      check_close(found, one, bound);
     }
   }
 }

@@ -26,7 +26,7 @@
 #include "twin/wide_run.h"
 
 #ifdef MGL_TEST_SANITIZED
-enum { PROGRAMS = 40, MUTATIONS = 300, SAMPLES = 1, MODEL_STEP = 5 };
+enum { PROGRAMS = 40, MUTATIONS = 500, SAMPLES = 1, MODEL_STEP = 5 };
 #else
 enum { PROGRAMS = 200, MUTATIONS = 3000, SAMPLES = 2, MODEL_STEP = 1 };
 #endif

@@ -84,7 +84,9 @@ INLINE ints ints_zero(void) {
 // Lane i of acc plus the products of elements 2 i and 2 i + 1.
 INLINE ints ints_add_products(ints acc, words a, words b) {
   acc = _mm512_add_epi32(acc, _mm512_madd_epi16(a, b));
+#if defined(__AVX512F__)  // else it is only looked at, and no register is so wide
   KEEP_ORDER("+v", acc);
+#endif
   return acc;
 }
 

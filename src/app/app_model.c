@@ -333,22 +333,11 @@ static mgl_status read_task_graphs(mgl_app_model *model, const mgl_arguments *ar
 }
 
 uint32_t mgl_app_ranks(const mgl_arguments *arguments) {
-  for (size_t i = arguments->count; i-- > 0;) {
-    if (strcmp(arguments->items[i].option->name, "tensor-parallel") == 0) {
-      return (uint32_t)arguments->items[i].u64;
-    }
+  const mgl_argument *ranks = find_argument(arguments, "tensor-parallel");
+  if (ranks != NULL) {
+    return (uint32_t)ranks->u64;
   }
   return arguments->launcher.name != NULL ? arguments->launcher.size : 1;
-}
-
-// Whether a flag is given, also of commands that have no such option.
-static bool is_given(const mgl_arguments *arguments, const char *name) {
-  for (size_t i = 0; i < arguments->count; i++) {
-    if (strcmp(arguments->items[i].option->name, name) == 0) {
-      return true;
-    }
-  }
-  return false;
 }
 
 static mgl_status on_device(mgl_app_model *model, const mgl_arguments *arguments,
@@ -361,8 +350,8 @@ static mgl_status on_device(mgl_app_model *model, const mgl_arguments *arguments
   MGL_TRY(read_task_graphs(model, arguments, options, err));
   MGL_TRY(mgl_device_wanted(arguments, &device, err));
   options->ranks = mgl_app_ranks(arguments);
-  options->vocab_parallel = is_given(arguments, "vocab-parallel");
-  options->reduce_scatter = is_given(arguments, "reduce-scatter");
+  options->vocab_parallel = find_argument(arguments, "vocab-parallel") != NULL;
+  options->reduce_scatter = find_argument(arguments, "reduce-scatter") != NULL;
   if (device.kind == MGL_DEVICE_CUDA && model->crew != NULL) {
     return mgl_error_set(
         err, MGL_ERR_UNSUPPORTED,

@@ -11,10 +11,11 @@
 #include "device/compilation.h"
 #include "engine/engine.h"
 #include "gpu/gpu_bench.h"
+#include "support/mixed_requests.h"
 #include "support/plan_feed.h"
 #include "support/programs.h"
 
-enum { REQUESTS = 500, MOST_NEW = 24, CONTEXT = 128, SEQUENCES = 40, TOKENS = 64 };
+enum { REQUESTS = MIXED_MOST_REQUESTS, CONTEXT = 128, SEQUENCES = 40, TOKENS = 64 };
 
 static const char *const fused_ways[] = {
     "{\"graph_mode\": \"MEGA\"}",
@@ -39,67 +40,11 @@ enum {
   PLAIN_WAYS = sizeof plain_ways / sizeof *plain_ways
 };
 
-typedef struct answers {
-  int32_t tokens[REQUESTS][MOST_NEW];
-  double logprobs[REQUESTS][MOST_NEW];
-  uint32_t counts[REQUESTS];
-} answers;
-
 // What came of one way.
 typedef struct served {
-  answers answers;
-  uint32_t prompts, decodes, both;  // iterations of that kind
+  mixed_served requests;
   mgl_launch_counts launches;
-  bool failed;  // a token too many, or a log probability that is none
 } served;
-
-static uint64_t random_state;
-
-static uint32_t next_random(uint32_t below) {
-  random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-  return (uint32_t)(random_state >> 33) % below;
-}
-
-static bool on_token(void *context, const mgl_generated_token *token) {
-  served *s = context;
-  answers *a = &s->answers;
-  uint32_t at = a->counts[token->request]++;
-  if (at >= MOST_NEW || !(token->logprob <= 0)) {
-    s->failed = true;
-    return false;
-  }
-  a->tokens[token->request][at] = token->token;
-  a->logprobs[token->request][at] = token->logprob;
-  return true;
-}
-
-static bool on_iteration(void *context, const mgl_iteration *iteration) {
-  served *s = context;
-  bool prompt = iteration->prompt_tokens > 0, decode = iteration->decode_tokens > 0;
-  s->prompts += prompt && !decode;
-  s->decodes += decode && !prompt;
-  s->both += prompt && decode;
-  return true;
-}
-
-static void submit_all(mgl_engine *engine, uint32_t vocab) {
-  mgl_error err = {0};
-  random_state = 11;
-  for (uint32_t i = 0; i < REQUESTS; i++) {
-    int32_t prompt[100];
-    uint32_t number = 0;
-    size_t count = 1 + next_random(i % 5 == 0 ? 100 : 20);
-    for (size_t j = 0; j < count; j++) {
-      prompt[j] = (int32_t)next_random(vocab);
-    }
-    const mgl_request request = {
-        .prompt = prompt,
-        .prompt_count = count,
-        .max_new_tokens = 1 + next_random(MOST_NEW),
-        .sampling = {.temperature = i % 2, .top_p = 1, .seed = i, .logprobs = true}};
-    gpu_must(mgl_engine_submit(engine, &request, &number, &err), &err);
-  }
-}
 
 static void serve(gpu_bench *bench, const mgl_config *config, const char *json, served *out) {
   static mgl_compilation c;
@@ -123,8 +68,7 @@ static void serve(gpu_bench *bench, const mgl_config *config, const char *json, 
   const mgl_engine_options options = {
       .mode = mgl_runner_usual_mode(runner), .prefix_cache = true, .chunk_tokens = 48};
   gpu_must(mgl_engine_create(runner, &options, &engine, &err), &err);
-  submit_all(engine, config->vocab_size);
-  gpu_must(mgl_engine_run(engine, on_token, on_iteration, out, &err), &err);
+  gpu_must(mixed_requests_run(engine, REQUESTS, config->vocab_size, &out->requests, &err), &err);
   out->launches = mgl_runner_launches(runner);
   mgl_engine_destroy(engine);
   mgl_runner_destroy(runner);
@@ -138,17 +82,18 @@ static void check_family(gpu_bench *bench, const char *name, const mgl_config *c
     served *to = i == 0 ? expected : found;
     uint64_t begin = mgl_clock_ns(), tokens = 0;
     serve(bench, config, ways[i], to);
-    bool same = memcmp(&to->answers, &expected->answers, sizeof to->answers) == 0;
-    bool all = !to->failed && to->prompts > 0 && to->decodes > 0 && to->both > 0;
+    const mixed_served *got = &to->requests;
+    bool same = memcmp(&got->answers, &expected->requests.answers, sizeof got->answers) == 0;
+    bool all = !got->failed && got->prompts > 0 && got->decodes > 0 && got->both > 0;
     for (uint32_t r = 0; r < REQUESTS; r++) {
-      all = all && to->answers.counts[r] > 0;
-      tokens += to->answers.counts[r];
+      all = all && got->answers.counts[r] > 0;
+      tokens += got->answers.counts[r];
     }
     gpu_check(bench, same && all,
               "%s, %s: %s; %llu tokens, %u iterations of prompts, %u that decode, %u of both; "
               "%llu graphs, %llu ops; %.1f s",
               name, ways[i], same ? "the same bits" : "OTHER BITS", (unsigned long long)tokens,
-              to->prompts, to->decodes, to->both, (unsigned long long)to->launches.graphs,
+              got->prompts, got->decodes, got->both, (unsigned long long)to->launches.graphs,
               (unsigned long long)to->launches.ops, (double)(mgl_clock_ns() - begin) / 1e9);
   }
   free(found);
@@ -157,7 +102,8 @@ static void check_family(gpu_bench *bench, const char *name, const mgl_config *c
 static uint32_t count_same(const served *a, const served *b) {
   uint32_t same = 0;
   for (uint32_t i = 0; i < REQUESTS; i++) {
-    same += memcmp(a->answers.tokens[i], b->answers.tokens[i], sizeof a->answers.tokens[i]) == 0;
+    const int32_t *tokens = a->requests.answers.tokens[i];
+    same += memcmp(tokens, b->requests.answers.tokens[i], MIXED_MOST_NEW * sizeof *tokens) == 0;
   }
   return same;
 }

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "device/compilation.h"
 #include "engine/engine.h"
+#include "support/mixed_requests.h"
 #include "unit/engine/small_engine.h"
 
 #ifdef MGL_TEST_SANITIZED
@@ -21,7 +22,7 @@ enum { REQUESTS = 80 };
 #else
 enum { REQUESTS = 500 };
 #endif
-enum { MOST_NEW = 24, CONTEXT = 128 };
+enum { CONTEXT = 128 };
 
 static const char *const ways[] = {
     "{\"graph_mode\": \"MEGA\"}",
@@ -36,63 +37,7 @@ static const char *const ways[] = {
 };
 enum { WAYS = sizeof ways / sizeof *ways };
 
-typedef struct answers {
-  int32_t tokens[REQUESTS][MOST_NEW];
-  double logprobs[REQUESTS][MOST_NEW];
-  uint32_t counts[REQUESTS];
-} answers;
-
-// What came of one way.
-typedef struct served {
-  answers answers;
-  uint32_t prompts, decodes, both;  // iterations of that kind
-} served;
-
-static uint64_t random_state;
-
-static uint32_t next_random(uint32_t below) {
-  random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-  return (uint32_t)(random_state >> 33) % below;
-}
-
-static bool on_token(void *context, const mgl_generated_token *token) {
-  answers *a = &((served *)context)->answers;
-  uint32_t at = a->counts[token->request]++;
-  assert_true(at < MOST_NEW && token->logprob <= 0);  // and no NaN
-  a->tokens[token->request][at] = token->token;
-  a->logprobs[token->request][at] = token->logprob;
-  return true;
-}
-
-static bool on_iteration(void *context, const mgl_iteration *iteration) {
-  served *s = context;
-  bool prompt = iteration->prompt_tokens > 0, decode = iteration->decode_tokens > 0;
-  s->prompts += prompt && !decode;
-  s->decodes += decode && !prompt;
-  s->both += prompt && decode;
-  return true;
-}
-
-static void submit_all(mgl_engine *engine) {
-  random_state = 11;
-  for (uint32_t i = 0; i < REQUESTS; i++) {
-    int32_t prompt[100];
-    uint32_t number = 0;
-    size_t count = 1 + next_random(i % 5 == 0 ? 100 : 20);
-    for (size_t j = 0; j < count; j++) {
-      prompt[j] = (int32_t)next_random(SMALL_ENGINE_VOCAB);
-    }
-    const mgl_request request = {
-        .prompt = prompt,
-        .prompt_count = count,
-        .max_new_tokens = 1 + next_random(MOST_NEW),
-        .sampling = {.temperature = i % 2, .top_p = 1, .seed = i, .logprobs = true}};
-    MUST(mgl_engine_submit(engine, &request, &number, &err));
-    assert_int_equal(number, i);
-  }
-}
-
-static void serve(const mgl_config *config, const char *json, uint32_t threads, served *out) {
+static void serve(const mgl_config *config, const char *json, uint32_t threads, mixed_served *out) {
   static mgl_compilation c;
   const mgl_model_folder folder = {.config = *config};
   mgl_runner *runner = NULL;
@@ -113,14 +58,14 @@ static void serve(const mgl_config *config, const char *json, uint32_t threads, 
       .mode = mgl_runner_usual_mode(runner), .prefix_cache = true, .chunk_tokens = 48};
   assert_int_equal(options.mode, c.mode);
   MUST(mgl_engine_create(runner, &options, &engine, &err));
-  submit_all(engine);
-  MUST(mgl_engine_run(engine, on_token, on_iteration, out, &err));
+  MUST(mixed_requests_run(engine, REQUESTS, SMALL_ENGINE_VOCAB, out, &err));
+  assert_false(out->failed);
   mgl_engine_destroy(engine);
   mgl_runner_destroy(runner);
 }
 
 static void check(const mgl_config *config) {
-  static served expected, found;
+  static mixed_served expected, found;
   uint64_t begin = mgl_clock_ns();
   serve(config, ways[0], 1, &expected);
   for (uint32_t i = 0; i < REQUESTS; i++) {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "support/first_child.h"
 #include "unit/api/api_bed.h"
 
 enum { QUESTIONS = 4, END_NS = 2000000000 };
@@ -14,17 +15,6 @@ enum { QUESTIONS = 4, END_NS = 2000000000 };
 static void check_no_child(void) {
   assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
   assert_int_equal(errno, ECHILD);
-}
-
-static pid_t first_child(void) {
-  char path[64];
-  int pid = 0;
-  (void)snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
-  FILE *file = fopen(path, "r");
-  assert_non_null(file);
-  assert_int_equal(fscanf(file, "%d", &pid), 1);
-  (void)fclose(file);
-  return (pid_t)pid;
 }
 
 static void answers_are_those_of_one(void **state) {

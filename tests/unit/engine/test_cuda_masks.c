@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "cuda_engine_bed.h"
+#include "support/first_child.h"
 #include "support/must.h"
 
 enum { OTHERS = 3, OTHER_TOKENS = 9, TEXT_BYTES = 8 };
@@ -224,17 +225,6 @@ static void cancelled_requests_wait_for_no_mask(void **state) {
   check_others(&b, 0);
   mgl_grammar_release(grammar);
   close_bed(&b);
-}
-
-static pid_t first_child(void) {
-  char path[64];
-  int pid = 0;
-  (void)snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
-  FILE *file = fopen(path, "r");
-  assert_non_null(file);
-  assert_int_equal(fscanf(file, "%d", &pid), 1);
-  (void)fclose(file);
-  return (pid_t)pid;
 }
 
 // Each rank's device chooses by itself. Beside grammars there are penalties and biases, which alone

@@ -2,9 +2,15 @@
 #ifndef MGL_TEST_SUPPORT_FIRST_CHILD_H
 #define MGL_TEST_SUPPORT_FIRST_CHILD_H
 
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <sys/types.h>
 #include <unistd.h>
+
+#include <cmocka.h>
 
 static inline pid_t first_child(void) {
   char path[64];

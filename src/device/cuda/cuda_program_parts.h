@@ -102,7 +102,6 @@ struct mgl_cuda_program {
   uint32_t trace_spans;  // a power of two, or 0
   mgl_graph *program;    // fused
   mgl_task_graph *graphs[MGL_CUDA_MAX_PROGRAM_GRAPHS];
-  bool is_given[MGL_CUDA_MAX_PROGRAM_GRAPHS];       // the build's own, borrowed
   uint64_t schedules[MGL_CUDA_MAX_PROGRAM_GRAPHS];  // hashes of those that the device has of them
   uint32_t graph_count;
   uint32_t workers;

@@ -60,14 +60,16 @@ static mgl_status set_options(mgl_cuda_program *p, const mgl_cuda_program_option
   MGL_TRY(check_range("spans of the trace", build->trace_tasks, 0, 1 << 20, err));
   p->trace_spans =
       build->trace_tasks == 0 ? 0 : (uint32_t)mgl_power_of_two_at_least(build->trace_tasks);
-  uint32_t blocks = build->scheduler_warps ? 0 : build->schedulers;
   uint32_t sms = p->device->sm_count;
-  MGL_TRY(check_range("scheduler blocks", blocks, 0, sms - 1, err));
+  MGL_TRY(check_range("schedulers", build->schedulers, 0, sms - 1, err));
+  uint32_t blocks = mgl_cuda_scheduler_blocks(p);
   MGL_TRY(check_range("workers", p->sizes.workers, 0, sms - blocks, err));
   p->workers = p->sizes.workers == 0 ? sms - blocks : p->sizes.workers;
   p->sizes.workers = p->workers;
-  return check_range("schedulers", build->schedulers, 0,
-                     build->scheduler_warps ? p->workers - 1 : sms - p->workers, err);
+  return check_range(
+      "schedulers", build->schedulers, 0,
+      build->scheduler_warps ? p->workers - 1 : MGL_CUDA_BLOCK_SCHEDULERS * (sms - p->workers),
+      err);
 }
 
 // --- task graphs ---------------------------------------------------------------------------------

@@ -135,6 +135,12 @@ struct mgl_cuda_program {
   bool lost;                   // a launch did not end: its memory must stay
 };
 
+// Blocks of dedicated schedulers.
+static inline uint32_t mgl_cuda_scheduler_blocks(const mgl_cuda_program *p) {
+  const uint32_t each = MGL_CUDA_BLOCK_SCHEDULERS;
+  return p->build.scheduler_warps ? 0 : (p->build.schedulers + each - 1) / each;
+}
+
 static inline mgl_cuda_run *mgl_cuda_image_run(const mgl_cuda_program *p) {
   return (mgl_cuda_run *)(void *)(p->image + p->layout.state.run);
 }

@@ -1,13 +1,13 @@
-"""Compares two builds on one GPU: parts speed and modes of gpu_tests, and megalith bench throughput,
-in turn, so that what the GPU does besides (clocks, heat) meets both alike.
+"""Compares two builds on one GPU, by parts speed and modes of gpu_tests and by megalith bench
+throughput, or on one CPU: in turn, so that what it does besides (clocks, heat) meets both alike.
 
-  before_after.py BEFORE AFTER [--csv FILE] [--rounds N] [--parts speed,modes,throughput] MODEL...
+  before_after.py BEFORE AFTER [--csv FILE] [--rounds N] [--parts PART,PART...] MODEL...
   before_after.py --csv FILE --table
 
 BEFORE and AFTER are build folders (or folders with both programs); MODEL is a folder with a
 config.json, whose weights are dummies. Every figure goes to the CSV at once, behind those that are
 there; the table has the medians of each cell over all of the CSV's rounds. Exits with 1 where a
-cell is more than a hundredth slower.
+cell is more than a hundredth slower. PART is speed, modes, throughput (all of a GPU) or cpu.
 """
 
 import argparse
@@ -20,9 +20,11 @@ import subprocess
 import sys
 
 SLOWER = 1.01
-LIMIT_S = {"speed": 60, "modes": 120, "throughput": 240}
-PARTS = list(LIMIT_S)
+LIMIT_S = {"speed": 60, "modes": 120, "throughput": 240, "cpu": 240}
+GPU_PARTS = "speed,modes,throughput"
 SPEED = ["prompt=64", "generate=256", "runs=2"]
+CPU_BATCHES = ["1", "8"]
+CPU = ["--prompt", "64", "--generate", "32", "--runs", "1", "--json"]
 MODES = ["batches=1,4,16", "contexts=64,1024", "generate=24", "rounds=2", "prefill=64"]
 
 
@@ -69,8 +71,20 @@ def throughput(folder, model):
     yield "256 requests, s", float(figures["seconds"]), str(figures["iterations"])
 
 
+def cpu(folder, model):
+    """Milliseconds a token of each sequence, and of their prompts, in modes mega and eager."""
+    for batch in CPU_BATCHES:
+        command = [program(folder, "megalith"), "bench", model, "--load-format", "dummy",
+                   "--device", "cpu", "--mode", "mega,eager", "--batch", batch] + CPU
+        for line in run("cpu", command).splitlines():
+            figures = json.loads(line)
+            cell = "%s, batch %s, " % (figures["mode"], batch)
+            yield cell + "a token, ms", figures["ms_per_token"], ""
+            yield cell + "prompts, ms", figures["prompt_ms"], ""
+
+
 def measure(options):
-    functions = {"speed": speed, "modes": modes, "throughput": throughput}
+    functions = {"speed": speed, "modes": modes, "throughput": throughput, "cpu": cpu}
     with open(options.csv, "a", newline="") as out:
         writer = csv.writer(out, lineterminator="\n")
         for _ in range(options.rounds):
@@ -117,12 +131,12 @@ def main():
     parser.add_argument("models", nargs="*", metavar="MODEL")
     parser.add_argument("--csv", default="gpu_before_after.csv")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--parts", default=GPU_PARTS)
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
     if not options.table:
-        if not options.models or not set(options.parts.split(",")) <= set(PARTS):
-            parser.error("expected BEFORE, AFTER and a MODEL, and parts of " + ", ".join(PARTS))
+        if not options.models or not set(options.parts.split(",")) <= set(LIMIT_S):
+            parser.error("expected BEFORE, AFTER and a MODEL, and parts of " + ", ".join(LIMIT_S))
         measure(options)
     sys.exit(1 if table(options.csv) > 0 else 0)
 

@@ -1,8 +1,8 @@
 // The megakernel: one block per SM, all resident, one launch for many iterations.
 //
-// Blocks [0, workers) are workers; with dedicated schedulers further blocks have up to four each. The warps of
-// a worker block have roles, one file per role; what they run is the protocol that the CPU runs.
-// Compiled at run time for the present GPU and model (device/cuda/cuda_jit.h).
+// Blocks [0, workers) are workers; behind them come those of dedicated schedulers, up to four each.
+// The warps of a worker block have roles, one file per role; what they run is the protocol that the
+// CPU runs. Compiled at run time for the present GPU and model (device/cuda/cuda_jit.h).
 #include "kernels/cuda/attend/attend_decode.cuh"
 #include "kernels/cuda/attend/attend_warps.cuh"
 #include "kernels/cuda/attend/tasks_attend.cuh"

@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "compile/compile.h"
 #include "device/cuda/cuda_program.h"
+#include "support/failing_allocations.h"
 #include "support/fake_cuda.h"
 #include "support/fake_model.h"
 #include "support/must.h"
@@ -154,6 +155,32 @@ static void activations_lie_where_the_file_says(void **state) {
   check_activations(MGL_TARGET_CPU);
 }
 
+typedef struct taking {
+  mgl_given_graph given;
+  mgl_graph *own;
+} taking;
+
+static mgl_status take_once(void *context, mgl_error *err) {
+  const taking *t = context;
+  const mgl_build build = {.given = &t->given, .given_count = 1};
+  const mgl_sizes sizes = {.workers = WORKERS, .logit_rows = 4};
+  mgl_task_graph *graphs[3] = {NULL};
+  mgl_status status = mgl_build_take_given(&build, &sizes, MGL_TARGET_CUDA, t->own, graphs, 3, err);
+  mgl_task_graph_destroy(graphs[2]);
+  return status;
+}
+
+static void allocation_failures_are_reported(void **state) {
+  (void)state;
+  mgl_graph *canonical = fake_model_graph(NULL);
+  taking t = {.given = compile_with(MGL_TARGET_CUDA, WORKERS, 4, 0, attend_in_one)};
+  MUST(mgl_fuse_ops_for(MGL_TARGET_CUDA, canonical, &t.own, &err));
+  assert_true(fail_each_allocation(take_once, &t) > 6);
+  mgl_graph_destroy(t.own);
+  mgl_graph_destroy(canonical);
+  free_given(&t.given);
+}
+
 static void refuse(mgl_given_graph given, uint32_t count, const char *message) {
   mgl_error err = {0};
   mgl_cuda_device device = fake_cuda_device();
@@ -195,6 +222,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_graph_is_run_in_the_place_of_the_own),
       cmocka_unit_test(activations_lie_where_the_file_says),
+      cmocka_unit_test(allocation_failures_are_reported),
       cmocka_unit_test(others_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

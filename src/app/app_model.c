@@ -359,11 +359,6 @@ static mgl_status on_device(mgl_app_model *model, const mgl_arguments *arguments
         "--tensor-parallel without %s",
         arguments->launcher.name, arguments->launcher.name);
   }
-  if (device.kind == MGL_DEVICE_CUDA && model->given_count > 0) {
-    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                         "task graphs from files run on the CPU only: use --device cpu, or leave "
-                         "out --task-graph");
-  }
   if (device.kind == MGL_DEVICE_CUDA) {
     return start_on_gpu(model, arguments, device.ordinal, options, out, err);
   }

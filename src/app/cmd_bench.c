@@ -589,8 +589,8 @@ static const mgl_option options[] = {
      .type = MGL_OPTION_U64,
      .u64_min = 0,
      .u64_max = 64,
-     .help = "of mode mega: threads, or blocks of a GPU, that only begin iterations; 0: whoever "
-             "activates an iteration's end does [0]"},
+     .help = "of mode mega: threads, or warps of a GPU, up to four a block, that only begin "
+             "iterations; 0: whoever activates an iteration's end does [0]"},
     MGL_ROW_KV_DTYPE,
     {.name = "page-tokens",
      .value_name = "N",

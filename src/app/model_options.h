@@ -14,7 +14,7 @@ mgl_choice_name mgl_kv_dtype_choice;
     .name = "task-graph", .value_name = "FILE", .type = MGL_OPTION_TEXT, .repeatable = true,      \
     .help =                                                                                       \
         "run this task graph, which megalith compile -o wrote for as many workers, in the place " \
-        "of the compiler's for so many tokens; in mode mega on the CPU"                           \
+        "of the compiler's for so many tokens, on the device that it is for; in mode mega"        \
   }
 // The runner of mgl_app_model_start compiles by it.
 #define MGL_ROW_PARTITION                                                                         \

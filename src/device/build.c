@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "base/alloc.h"
 #include "graph/graph_text.h"
 
 uint64_t mgl_sizes_kv_bytes(const mgl_sizes *sizes) {
@@ -94,11 +95,49 @@ static uint32_t place_of(uint32_t tokens) {
   return place;
 }
 
+static void *copy_of(const void *from, size_t count, size_t bytes_each) {
+  void *to = mgl_alloc_zeroed(count > 0 ? count : 1, bytes_each);
+  return to != NULL && count > 0 ? memcpy(to, from, count * bytes_each) : to;
+}
+
+// Where the activations of `program` lie in a given graph, by the numbers of `program`.
+static uint64_t *offsets_for(const mgl_graph *program, const mgl_given_graph *given) {
+  uint64_t *offsets = mgl_alloc_zeroed(program->tensor_count, sizeof *offsets);
+  for (uint32_t i = 0; offsets != NULL && i < program->tensor_count; i++) {
+    const uint32_t theirs = mgl_graph_find(given->program, program->tensors[i].name);
+    offsets[i] = theirs == MGL_NO_TENSOR ? 0 : given->graph->activation_offsets[theirs];
+  }
+  return offsets;
+}
+
+// A given graph as one of `program`.
+static mgl_status copy_for(const mgl_graph *program, const mgl_given_graph *given,
+                           mgl_task_graph **out, mgl_error *err) {
+  const mgl_task_graph *from = given->graph;
+  mgl_task_graph *to = copy_of(from, 1, sizeof *from);
+  *out = to;
+  if (to != NULL) {
+    const size_t starts = from->worker_count + (size_t)1;
+    to->tasks = copy_of(from->tasks, from->task_count, sizeof *from->tasks);
+    to->events = copy_of(from->events, from->event_count, sizeof *from->events);
+    to->aot_start = copy_of(from->aot_start, starts, sizeof *from->aot_start);
+    to->aot_tasks = copy_of(from->aot_tasks, from->aot_start[starts - 1], sizeof *from->aot_tasks);
+    to->activation_offsets = offsets_for(program, given);
+    to->tensor_count = (uint32_t)program->tensor_count;
+  }
+  if (to == NULL || to->tasks == NULL || to->events == NULL || to->aot_start == NULL ||
+      to->aot_tasks == NULL || to->activation_offsets == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a task graph of %u tasks",
+                         from->task_count);
+  }
+  return mgl_task_graph_verify(program, to, err);
+}
+
 mgl_status mgl_build_take_given(const mgl_build *build, const mgl_sizes *sizes, mgl_target target,
-                                const mgl_graph *program, mgl_task_graph **graphs, bool *is_given,
-                                uint32_t count, mgl_error *err) {
+                                const mgl_graph *program, mgl_task_graph **graphs, uint32_t count,
+                                mgl_error *err) {
   for (uint32_t i = 0; i < build->given_count; i++) {
-    mgl_task_graph *graph = build->given[i].graph;
+    const mgl_task_graph *graph = build->given[i].graph;
     uint32_t place = place_of(graph->tokens);
     uint32_t rows = graph->tokens < sizes->logit_rows ? graph->tokens : sizes->logit_rows;
     if (graph->target != target || graph->worker_count != sizes->workers) {
@@ -115,15 +154,14 @@ mgl_status mgl_build_take_given(const mgl_build *build, const mgl_sizes *sizes, 
                            "one for %u",
                            1u << (count - 1), graph->tokens);
     }
-    if (graph->logit_rows < rows || is_given[place]) {
+    if (graph->logit_rows < rows || graphs[place] != NULL) {
       return mgl_error_set(
           err, MGL_ERR_ARGUMENT,
           "task graph for %u tokens: expected one with at least %u rows of logits, "
           "found %s",
-          graph->tokens, rows, is_given[place] ? "two" : "fewer");
+          graph->tokens, rows, graphs[place] != NULL ? "two" : "fewer");
     }
-    graphs[place] = graph;
-    is_given[place] = true;
+    MGL_TRY(copy_for(program, &build->given[i], &graphs[place], err));
   }
   return MGL_OK;
 }

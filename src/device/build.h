@@ -132,12 +132,13 @@ uint64_t mgl_sizes_total(const mgl_sizes *sizes);
 // MGL_ERR_MEMORY if not even one page is left, with what is needed and what there is.
 mgl_status mgl_sizes_share(mgl_sizes *sizes, double share, mgl_error *err);
 
-// Puts the build's given graphs into their places among `graphs` [count], of which number i is for
-// iterations of up to 1 << i tokens of `program`, and sets is_given there; borrowed. Refuses those
-// for other programs, workers, tokens or rows with logits.
+// Puts copies of the build's given graphs into their places among `graphs` [count], of which number
+// i is for iterations of up to 1 << i tokens of `program`; the others stay as they are. A file's
+// program has the same tensors in another order, so copies get the numbers of `program`, and are
+// verified as graphs of it. Refuses those for other programs, workers, tokens or rows with logits.
 mgl_status mgl_build_take_given(const mgl_build *build, const mgl_sizes *sizes, mgl_target target,
-                                const mgl_graph *program, mgl_task_graph **graphs, bool *is_given,
-                                uint32_t count, mgl_error *err);
+                                const mgl_graph *program, mgl_task_graph **graphs, uint32_t count,
+                                mgl_error *err);
 
 // The options of a task graph for up to `tokens` tokens, by a build and its sizes.
 mgl_compile_options mgl_build_compile(const mgl_build *build, const mgl_sizes *sizes,

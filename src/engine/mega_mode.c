@@ -26,7 +26,6 @@ struct mgl_mega_mode {
   uint32_t first, last;                // ops that compute (mgl_mega_mode_choose)
   bool makes_logits;                   // theirs is among them
   mgl_task_graph *graphs[MAX_GRAPHS];  // graphs[i] is for up to 1 << i tokens
-  bool is_given[MAX_GRAPHS];           // graphs[i] is the build's
   mgl_cpu_program *programs[MAX_GRAPHS];
   uint32_t graph_count;
   mgl_cpu_mega *mega;
@@ -148,9 +147,9 @@ static mgl_status compile_graphs(mgl_mega_mode *mode, mgl_cpu_memory *memory,
   char name[64];
   MGL_TRY(mgl_debug_dump_program(job->build, "fused.txt", mode->program, err));
   MGL_TRY(mgl_build_take_given(job->build, job->sizes, MGL_TARGET_CPU, mode->program, mode->graphs,
-                               mode->is_given, count, err));
+                               count, err));
   for (uint32_t i = 0; i < count; i++) {
-    if (!mode->is_given[i]) {
+    if (mode->graphs[i] == NULL) {  // none was given
       MGL_TRY(compile_graph(mode, job, i, err));
     }
     mgl_cpu_program_options program = {.simd = simd, .task_graph = mode->graphs[i]};
@@ -239,9 +238,7 @@ void mgl_mega_mode_destroy(mgl_mega_mode *mode) {
   mgl_cpu_mega_destroy(mode->mega);
   for (uint32_t i = 0; i < MAX_GRAPHS; i++) {
     mgl_cpu_program_destroy(mode->programs[i]);
-    if (!mode->is_given[i]) {
-      mgl_task_graph_destroy(mode->graphs[i]);
-    }
+    mgl_task_graph_destroy(mode->graphs[i]);
   }
   mgl_graph_destroy(mode->fused);
   mgl_free(mode);

@@ -42,12 +42,15 @@ static void print_type(const mgl_tensor *tensor, mgl_text *out) {
   mgl_text_append_string(out, "]");
 }
 
-// Those that are not 1.
+// Those that are not 1. (Weights may have the same dtype.)
 static void print_kv_scales(const mgl_tensor *tensor, mgl_text *out) {
-  if (tensor->dtype == MGL_DTYPE_KV8 && tensor->k_scale != 1) {
+  if (tensor->placement != MGL_PLACE_KV || tensor->dtype != MGL_DTYPE_KV8) {
+    return;
+  }
+  if (tensor->k_scale != 1) {
     mgl_text_format(out, " k_scale=%.9g", (double)tensor->k_scale);
   }
-  if (tensor->dtype == MGL_DTYPE_KV8 && tensor->v_scale != 1) {
+  if (tensor->v_scale != 1) {
     mgl_text_format(out, " v_scale=%.9g", (double)tensor->v_scale);
   }
 }

@@ -31,6 +31,7 @@ enum {
   MGL_CUDA_SCRATCH_BYTES = 34816,
   MGL_CUDA_PAGE_BYTES = 16384,  // an smem page
   MGL_CUDA_MAX_PAGES = 12,
+  MGL_CUDA_BLOCK_SCHEDULERS = 4,  // warps of a block of dedicated schedulers
   MGL_CUDA_LONG_PAGES = 12,  // of a task for which the memory, not what it waits for, is the limit
 
   // Packed weights (see mgl_cuda_op.weights).
@@ -371,7 +372,7 @@ typedef struct mgl_cuda_run {
   uint32_t prefetch;          // 1: the loader runs ahead of tasks; 0: it waits until one is let go
   uint32_t step_batch;        // descriptors fetched at once, 1 to 32
   uint32_t tells_loader;      // 1: some JIT task of some graph streams weights
-  uint32_t scheduler_warps;   // 1: scheduler s is a warp of block s; 0: it is block workers + s
+  uint32_t scheduler_warps;   // 1: scheduler s is a warp of block s; 0: of a block behind workers'
   uint32_t most_iterations;   // the launch ends after so many
   uint32_t iteration_tokens;  // most tokens of an iteration here; the planner's may have more
   uint32_t long_tokens;       // an iteration of more tokens than these

@@ -329,8 +329,6 @@ test_task_graphs() {
     --task-graph "$work/graph8.json" --trace "$work/given.trace"
   check_status "run --task-graph" 0
   check_equal "run --task-graph" "$(cat "$work/compiled")" "$(cat "$out")"
-  expect_error "run --task-graph: a GPU" "task graphs from files run on the CPU only" \
-    run -p Once --device cuda --task-graph "$work/graph1.json"
   run run -p Once -n 8 --ignore-eos -t 2 --trace "$work/own.trace"
   checks=$((checks + 1))
   [ "$(grep -c gated "$work/given.trace")" -gt "$(grep -c gated "$work/own.trace")" ] ||

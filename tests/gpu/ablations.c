@@ -49,12 +49,12 @@ static const variant variants[] = {
      .launch = {.no_prefetch = true, .in_flight = 12, .in_flight_ahead = 12, .step_batch = 1}},
     {.name = "hybrid-embedded", .shape = {.jit_attention = true}},
     {.name = "hybrid-1-block", .shape = {.jit_attention = true, .schedulers = 1}},
-    {.name = "hybrid-4-blocks", .shape = {.jit_attention = true, .schedulers = 4}},
+    {.name = "hybrid-4-in-a-block", .shape = {.jit_attention = true, .schedulers = 4}},
     {.name = "hybrid-4-warps",
      .shape = {.jit_attention = true, .schedulers = 4, .scheduler_warps = true}},
     {.name = "jit-embedded", .shape = {.launch = MGL_LAUNCH_JIT}},
     {.name = "jit-1-block", .shape = {.launch = MGL_LAUNCH_JIT, .schedulers = 1}},
-    {.name = "jit-4-blocks", .shape = {.launch = MGL_LAUNCH_JIT, .schedulers = 4}},
+    {.name = "jit-4-in-a-block", .shape = {.launch = MGL_LAUNCH_JIT, .schedulers = 4}},
     {.name = "jit-4-warps",
      .shape = {.launch = MGL_LAUNCH_JIT, .schedulers = 4, .scheduler_warps = true}},
     {.name = "all-off",
@@ -100,7 +100,8 @@ static bool same_shape(const shape *a, const shape *b) {
 
 static mgl_cuda_program *make(const study *s, const shape *wanted) {
   const gpu_load *load = &s->options->load;
-  uint32_t blocks = wanted->scheduler_warps ? 0 : wanted->schedulers;
+  const uint32_t each = MGL_CUDA_BLOCK_SCHEDULERS;
+  uint32_t blocks = wanted->scheduler_warps ? 0 : (wanted->schedulers + each - 1) / each;
   uint32_t workers = s->bench->device.sm_count - blocks;
   mgl_compile_override overrides[2];
   uint32_t count = 0;

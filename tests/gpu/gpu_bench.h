@@ -127,6 +127,7 @@ void gpu_write_trace(mgl_cuda_program *program, const char *path);
 void gpu_smoke_run(gpu_bench *bench, int count, char **arguments);
 void gpu_ops_run(gpu_bench *bench, int count, char **arguments);
 void gpu_schedules_run(gpu_bench *bench, int count, char **arguments);
+void gpu_task_graphs_run(gpu_bench *bench, int count, char **arguments);
 void gpu_sampling_run(gpu_bench *bench, int count, char **arguments);
 void gpu_planner_run(gpu_bench *bench, int count, char **arguments);
 void gpu_serve_run(gpu_bench *bench, int count, char **arguments);

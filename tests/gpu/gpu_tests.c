@@ -39,6 +39,9 @@
 //   gpu_tests schedules [MODEL...] [tokens=N]
 //                                 iterations of 1 to 2048 tokens run the schedules that megalith
 //                                 compile prints: their hashes, in modes mega and full
+//   gpu_tests task_graphs [MODEL...] [only=TEXT]
+//                                 task graphs written, read and cut in many ways give the same bits
+//                                 (default: tiny, wide, whole)
 //   gpu_tests wide_attend [TEXT]  attention of the wide class against scalar arithmetic
 //   gpu_tests wide_speed [TEXT]   what it takes; TEXT: only cases that have it in their names
 //   gpu_tests speed FOLDER... [prompt=N] [generate=N] [batch=N] [tokens=N] [in_flight=N] [ahead=N]
@@ -182,6 +185,7 @@ int main(int argc, char **argv) {
   } parts[] = {{"smoke", gpu_smoke_run},
                {"ops", gpu_ops_run},
                {"schedules", gpu_schedules_run},
+               {"task_graphs", gpu_task_graphs_run},
                {"sampling", gpu_sampling_run},
                {"planner", gpu_planner_run},
                {"serve", gpu_serve_run},

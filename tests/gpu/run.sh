@@ -35,6 +35,7 @@
 #   run.sh [PROGRAM] ablations [MODEL...]   what each mechanism is worth: part ablations for each
 #       MODEL (default: bench/configs), its traces, and cuBLAS beside the last linear. The figures
 #       go to $MGL_GPU_WORK/gpu_ablations.csv, summaries of the traces beside it.
+# tests/gpu/before_after.py compares the speed of two builds.
 # A PROGRAM's path has a slash. Environment:
 #   MGL_GPU_WORK   folder for models and reference data (default /tmp/megalith-gpu; the models of
 #                  bench/configs need 24 GiB there; it is emptied as models are done)
@@ -280,6 +281,7 @@ case ${1:-} in
   part wide
   part planner
   part schedules tiny
+  part task_graphs
   part wide_attend
   part wide_speed
   part serve

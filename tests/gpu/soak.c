@@ -53,7 +53,7 @@ typedef struct machine {
 static const machine machines[] = {
     {.name = "default", .share = 1},
     {.name = "all JIT, no schedulers", .launch = MGL_LAUNCH_JIT, .share = 5},
-    {.name = "all JIT, 2 scheduler blocks", .launch = MGL_LAUNCH_JIT, .schedulers = 2, .share = 5},
+    {.name = "all JIT, 2 schedulers", .launch = MGL_LAUNCH_JIT, .schedulers = 2, .share = 5},
     {.name = "all JIT, 2 scheduler warps",
      .launch = MGL_LAUNCH_JIT,
      .schedulers = 2,

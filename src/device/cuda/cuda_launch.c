@@ -259,7 +259,7 @@ static mgl_status meet(const mgl_cuda_program *p, mgl_error *err) {
 }
 
 static mgl_status launch_megakernel(mgl_cuda_program *p, mgl_error *err) {
-  unsigned blocks = p->workers + (p->build.scheduler_warps ? 0 : p->build.schedulers);
+  unsigned blocks = p->workers + mgl_cuda_scheduler_blocks(p);
   unsigned smem = MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES + p->smem_pages * p->page_bytes;
   mgl_cu_ptr at = mgl_cuda_state_at(p, p->layout.state.run);
   void *parameters[] = {&at};

@@ -60,14 +60,16 @@ static mgl_status set_options(mgl_cuda_program *p, const mgl_cuda_program_option
   MGL_TRY(check_range("spans of the trace", build->trace_tasks, 0, 1 << 20, err));
   p->trace_spans =
       build->trace_tasks == 0 ? 0 : (uint32_t)mgl_power_of_two_at_least(build->trace_tasks);
-  uint32_t blocks = build->scheduler_warps ? 0 : build->schedulers;
   uint32_t sms = p->device->sm_count;
-  MGL_TRY(check_range("scheduler blocks", blocks, 0, sms - 1, err));
+  MGL_TRY(check_range("schedulers", build->schedulers, 0, sms - 1, err));
+  uint32_t blocks = mgl_cuda_scheduler_blocks(p);
   MGL_TRY(check_range("workers", p->sizes.workers, 0, sms - blocks, err));
   p->workers = p->sizes.workers == 0 ? sms - blocks : p->sizes.workers;
   p->sizes.workers = p->workers;
-  return check_range("schedulers", build->schedulers, 0,
-                     build->scheduler_warps ? p->workers - 1 : sms - p->workers, err);
+  return check_range(
+      "schedulers", build->schedulers, 0,
+      build->scheduler_warps ? p->workers - 1 : MGL_CUDA_BLOCK_SCHEDULERS * (sms - p->workers),
+      err);
 }
 
 // --- task graphs ---------------------------------------------------------------------------------
@@ -83,26 +85,11 @@ static bool streams_jit(const mgl_task_graph *graph) {
   return false;
 }
 
-// A task of attention with several strides of a KV head was only seen in a partition that somebody
-// asked for, and gave other tokens on an H200.
-static mgl_status check_strides(const mgl_task_graph *graph, const mgl_task *task, mgl_error *err) {
-  const uint32_t units = task->end - task->begin;
-  if (task->type != MGL_OP_ATTEND || units < 2 || graph->attention_strides < 2) {
-    return MGL_OK;
-  }
-  return mgl_error_set(
-      err, MGL_ERR_ARGUMENT,
-      "attention: expected a task for each of the %u parts of a KV head, found one "
-      "of %u: leave out the partition of attend",
-      graph->attention_strides, units);
-}
-
 static mgl_status check_graph(const mgl_cuda_program *p, const mgl_task_graph *graph,
                               mgl_error *err) {
   MGL_TRY(mgl_protocol_check(graph, err));
   for (uint32_t i = 0; i < graph->task_count; i++) {
     const mgl_task *task = &graph->tasks[i];
-    MGL_TRY(check_strides(graph, task, err));
     if ((task->flags & MGL_TASK_EMPTY) == 0 &&
         (task->op >= p->program->op_count ||
          task->type != (uint16_t)p->program->ops[task->op].kind)) {
@@ -134,18 +121,19 @@ static mgl_status compile_graphs(mgl_cuda_program *p, mgl_error *err) {
   char name[64];
   MGL_TRY(mgl_debug_dump_program(&p->build, "fused.txt", p->program, err));
   uint32_t count = mgl_cuda_graph_for(p->sizes.limits.tokens) + 1;
-  MGL_TRY(mgl_build_take_given(&p->build, &p->sizes, MGL_TARGET_CUDA, p->program, p->graphs,
-                               p->is_given, count, err));
+  MGL_TRY(mgl_build_take_given(&p->build, &p->sizes, MGL_TARGET_CUDA, p->program, p->graphs, count,
+                               err));
   for (uint32_t i = 0; i < count; i++) {
     mgl_compile_options compile = mgl_build_compile(&p->build, &p->sizes, MGL_TARGET_CUDA, 1u << i);
-    if (!p->is_given[i]) {
+    const bool is_given = p->graphs[i] != NULL;
+    if (!is_given) {
       MGL_TRY(mgl_compile(p->program, &compile, &p->graphs[i], NULL, err));
     }
     p->graph_count = i + 1;
     (void)snprintf(name, sizeof name, "MEGA-%u.graph-0.json", 1u << i);
     MGL_TRY(mgl_debug_dump_graph(&p->build, name, p->program, p->graphs[i], err));
     mgl_status status = check_graph(p, p->graphs[i], err);
-    if (status == MGL_OK && p->is_given[i]) {
+    if (status == MGL_OK && is_given) {
       status = verify_given(p, p->graphs[i], err);
     }
     if (status != MGL_OK) {
@@ -554,9 +542,7 @@ void mgl_cuda_program_destroy(mgl_cuda_program *p) {
     free_device_side(p);
   }
   for (uint32_t i = 0; i < MGL_CUDA_MAX_PROGRAM_GRAPHS; i++) {
-    if (!p->is_given[i]) {
-      mgl_task_graph_destroy(p->graphs[i]);
-    }
+    mgl_task_graph_destroy(p->graphs[i]);
   }
   mgl_cuda_layout_free(&p->layout);
   mgl_graph_destroy(p->program);

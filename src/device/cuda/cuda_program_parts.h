@@ -102,7 +102,6 @@ struct mgl_cuda_program {
   uint32_t trace_spans;  // a power of two, or 0
   mgl_graph *program;    // fused
   mgl_task_graph *graphs[MGL_CUDA_MAX_PROGRAM_GRAPHS];
-  bool is_given[MGL_CUDA_MAX_PROGRAM_GRAPHS];       // the build's own, borrowed
   uint64_t schedules[MGL_CUDA_MAX_PROGRAM_GRAPHS];  // hashes of those that the device has of them
   uint32_t graph_count;
   uint32_t workers;
@@ -135,6 +134,12 @@ struct mgl_cuda_program {
   uint32_t first_op, last_op;  // then, those that are computed
   bool lost;                   // a launch did not end: its memory must stay
 };
+
+// Blocks of dedicated schedulers.
+static inline uint32_t mgl_cuda_scheduler_blocks(const mgl_cuda_program *p) {
+  const uint32_t each = MGL_CUDA_BLOCK_SCHEDULERS;
+  return p->build.scheduler_warps ? 0 : (p->build.schedulers + each - 1) / each;
+}
 
 static inline mgl_cuda_run *mgl_cuda_image_run(const mgl_cuda_program *p) {
   return (mgl_cuda_run *)(void *)(p->image + p->layout.state.run);

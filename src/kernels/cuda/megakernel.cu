@@ -1,8 +1,8 @@
 // The megakernel: one block per SM, all resident, one launch for many iterations.
 //
-// Blocks [0, workers) are workers; with dedicated schedulers further blocks are those. The warps of
-// a worker block have roles, one file per role; what they run is the protocol that the CPU runs.
-// Compiled at run time for the present GPU and model (device/cuda/cuda_jit.h).
+// Blocks [0, workers) are workers; behind them come those of dedicated schedulers, up to four each.
+// The warps of a worker block have roles, one file per role; what they run is the protocol that the
+// CPU runs. Compiled at run time for the present GPU and model (device/cuda/cuda_jit.h).
 #include "kernels/cuda/attend/attend_decode.cuh"
 #include "kernels/cuda/attend/attend_warps.cuh"
 #include "kernels/cuda/attend/tasks_attend.cuh"
@@ -240,8 +240,9 @@ extern "C" __global__ void __launch_bounds__(MGL_CUDA_THREADS, 1)
   uint32_t warp = threadIdx.x / 32;
   uint32_t workers = run->protocol.worker_count;
   if (blockIdx.x >= workers) {
-    if (warp == 0) {
-      mgl_scheduler(run, blockIdx.x - workers);
+    uint32_t scheduler = (blockIdx.x - workers) * MGL_CUDA_BLOCK_SCHEDULERS + warp;
+    if (warp < MGL_CUDA_BLOCK_SCHEDULERS && scheduler < run->protocol.scheduler_count) {
+      mgl_scheduler(run, scheduler);
     }
     return;
   }

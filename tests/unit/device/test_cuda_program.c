@@ -582,6 +582,30 @@ static void what_does_not_fit_is_refused(void **state) {
   mgl_cuda_program_destroy(program);
 }
 
+// Up to four a block, and all other blocks are workers.
+static void schedulers_share_blocks(void **state) {
+  (void)state;
+  static const struct {
+    uint32_t schedulers, workers;
+    bool warps;
+  } cases[] = {{0, WORKERS, false},     {1, WORKERS - 1, false}, {4, WORKERS - 1, false},
+               {5, WORKERS - 2, false}, {5, WORKERS, true},      {6, 0, false}};
+  mgl_error err = {0};
+  mgl_cuda_device device = fake_cuda_device();
+  mgl_graph *graph = fake_model_graph(NULL);
+  mgl_cuda_program_options options = fake_model_usual;
+  options.program = graph;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    mgl_cuda_program_memory memory = {0};
+    options.build.schedulers = cases[i].schedulers;
+    options.build.scheduler_warps = cases[i].warps;
+    assert_int_equal(mgl_cuda_program_measure(&device, &options, &memory, &err),
+                     cases[i].workers == 0 ? MGL_ERR_LIMIT : MGL_OK);
+    assert_int_equal(memory.workers, cases[i].workers);
+  }
+  mgl_graph_destroy(graph);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(jobs_run_to_their_ends),
@@ -596,6 +620,7 @@ int main(void) {
       cmocka_unit_test(faults_are_named),
       cmocka_unit_test(requests_are_fed_and_ended),
       cmocka_unit_test(what_does_not_fit_is_refused),
+      cmocka_unit_test(schedulers_share_blocks),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,6 +13,7 @@
 
 #include "base/alloc.h"
 #include "compile/compile.h"
+#include "device/build.h"
 #include "device/cpu/cpu_mega.h"
 #include "device/cpu/cpu_tasks.h"
 #include "graph/family.h"
@@ -25,7 +26,8 @@ enum {
   PAGES = 8,
   PAGE_TOKENS = 16,
   RANDOM_PROGRAMS = 200,
-  PARTITIONS = 4
+  PARTITIONS = 4,
+  MOST_GRAPHS = 5
 };
 
 static mgl_config small_config(mgl_family family) {
@@ -143,8 +145,25 @@ static partitions random_partitions(const mgl_graph *program, random_source *sou
   return out;
 }
 
+// What is run in the place of the compiler's: the graph that was read, with the numbers of the
+// program that runs.
+static mgl_task_graph *take(const mgl_graph *program, mgl_graph *read_program,
+                            mgl_task_graph *read_graph) {
+  const mgl_given_graph given = {.program = read_program, .graph = read_graph};
+  const mgl_build build = {.given = &given, .given_count = 1};
+  const mgl_sizes sizes = {.workers = WORKERS, .logit_rows = 1};
+  mgl_task_graph *graphs[MOST_GRAPHS] = {NULL};
+  mgl_task_graph *taken = NULL;
+  MUST(mgl_build_take_given(&build, &sizes, MGL_TARGET_CPU, program, graphs, MOST_GRAPHS, &err));
+  for (size_t i = 0; i < MOST_GRAPHS; i++) {
+    taken = graphs[i] != NULL ? graphs[i] : taken;
+  }
+  assert_non_null(taken);
+  return taken;
+}
+
 // The graph as it went out and came in, with these partitions, gives the bits of the compiler's
-// own.
+// own: as one of the program that was read, and of the one that it was made of.
 static void check_graph(fixture *f, const mgl_graph *program, uint32_t tokens, mgl_launch launch,
                         const partitions *cut) {
   mgl_task_graph *graph = NULL;
@@ -171,6 +190,11 @@ static void check_graph(fixture *f, const mgl_graph *program, uint32_t tokens, m
   run_graph(f, program, own_graph, expected);
   run_graph(f, read_program, read_graph, found);
   assert_memory_equal(expected, found, bytes);
+  mgl_task_graph *taken = take(program, read_program, read_graph);
+  memset(found, 0x77, bytes);
+  run_graph(f, program, taken, found);
+  assert_memory_equal(expected, found, bytes);
+  mgl_task_graph_destroy(taken);
   free(expected);
   free(found);
   mgl_text_free(&json);

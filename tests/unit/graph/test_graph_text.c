@@ -119,6 +119,26 @@ static const struct {
     {"y = add(x, x) : f32[T,8]\noutput y\nz = add(y, y) : f32[T,8]\noutput z", "taken over"},
 };
 
+// Weights of codes have a code that a KV cache may have, too, but no scales in the text.
+static void weights_of_codes_are_printed_as_they_were_read(void **state) {
+  (void)state;
+  static const char text[] =
+      "program p\ninput tokens i32[T]\nweight table bf16[32,64]\n"
+      "weight w e4m3.32[32,64]\nweight v i4.32[32,64]\n"
+      "x = embed(tokens, table) : f32[T,64]\ny = linear(x, w) : f32[T,32]\n"
+      "z = linear(x, v) : f32[T,32]\noutput y\noutput z\n";
+  mgl_graph *graph = NULL;
+  mgl_error err = {0};
+  mgl_text printed = {0};
+  if (mgl_graph_parse(text, sizeof text - 1, "text", &graph, &err) != MGL_OK) {
+    fail_msg("%s", err.text);
+  }
+  mgl_graph_print(graph, &printed);
+  assert_string_equal(printed.data, text);
+  mgl_text_free(&printed);
+  mgl_graph_destroy(graph);
+}
+
 static void malformed_programs_are_refused(void **state) {
   (void)state;
   int64_t live = mgl_alloc_live();
@@ -170,6 +190,7 @@ static void allocation_failures_are_reported(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(printed_programs_parse_to_the_same_text),
+      cmocka_unit_test(weights_of_codes_are_printed_as_they_were_read),
       cmocka_unit_test(malformed_programs_are_refused),
       cmocka_unit_test(empty_and_binary_texts_are_refused),
       cmocka_unit_test(allocation_failures_are_reported),

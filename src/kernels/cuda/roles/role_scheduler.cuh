@@ -1,5 +1,5 @@
 // The scheduler role: begins the next iteration when one has ended. One lane of one warp, in a
-// block of its own or beside a worker's warps; with neither, whoever activates the end does it.
+// block of schedulers or beside a worker's warps; with neither, whoever activates the end does it.
 #ifndef MGL_KERNELS_CUDA_ROLES_ROLE_SCHEDULER_CUH
 #define MGL_KERNELS_CUDA_ROLES_ROLE_SCHEDULER_CUH
 

@@ -12,6 +12,7 @@
 #include "device/cpu/cpu_weights.h"
 #include "device/cuda/cuda_ceiling.h"
 #include "device/cuda/cuda_custom.h"
+#include "device/cuda/cuda_plain_norms.h"
 #include "lower/schedule.h"
 #include "twin/plain_op.h"
 
@@ -63,6 +64,7 @@ struct mgl_cuda_plain {
   uint64_t bytes[KINDS];
   uint64_t *tensors;                // [tensor_count] offset in its kind of memory
   uint64_t *values;                 // [op_count] offset of an op's values in STATE
+  uint32_t *norms;                  // [op_count] of cuda_plain_norms.h; NULL: sums as on the CPU
   uint64_t codes[MGL_DTYPE_COUNT];  // offset of a code's values in STATE
   uint64_t inputs[INPUT_COUNT];     // offset in STATE
   uint32_t *image;                  // of STATE's inputs, from the first on
@@ -172,7 +174,9 @@ static mgl_status lay_out(mgl_cuda_plain *p, mgl_error *err) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a program of %zu ops",
                          program->op_count);
   }
-  mgl_status status = mgl_cpu_layout(program, &largest, ranges, &activations, err);
+  // What a norm reads stays where it is until the linears behind it have read it, too.
+  uint32_t *steps = p->norms == NULL ? NULL : p->norms + program->op_count;
+  mgl_status status = mgl_cpu_layout_pieces(program, &largest, steps, ranges, &activations, err);
   p->bytes[ACTIVATIONS] = activations;
   for (size_t i = 0; i < program->tensor_count && status == MGL_OK; i++) {
     const mgl_tensor *tensor = &program->tensors[i];
@@ -212,7 +216,11 @@ static mgl_status begin(const mgl_cuda_device *device, const mgl_cuda_plain_opti
   p->last = UINT32_MAX;
   p->sizes.workers = device->sm_count;
   p->vocab = p->program->tensors[mgl_graph_find(p->program, "logits")].dims[1].number;
-  mgl_status status = lay_out(p, err);
+  mgl_status status =
+      options->fused_order ? mgl_cuda_plain_find_norms(p->program, &p->norms, err) : MGL_OK;
+  if (status == MGL_OK) {
+    status = lay_out(p, err);
+  }
   if (status != MGL_OK) {
     mgl_cuda_plain_destroy(p);
     return status;
@@ -436,6 +444,7 @@ void mgl_cuda_plain_destroy(mgl_cuda_plain *p) {
   mgl_schedule_destroy(p->schedule);
   mgl_free(p->tensors);
   mgl_free(p->values);
+  mgl_free(p->norms);
   mgl_free(p->image);
   mgl_free(p);
 }
@@ -577,6 +586,9 @@ static unsigned blocks_of(const mgl_cuda_plain *p, const mgl_op *op, const mgl_p
   mgl_unit unit = mgl_op_info_of(op->kind)->unit;
   if (unit == MGL_UNIT_ELEMENT) {
     blocks = (blocks + MGL_PLAIN_THREADS - 1) / MGL_PLAIN_THREADS;
+  } else if (unit == MGL_UNIT_COLUMN && bound->fused_order != 0) {
+    uint64_t tokens = (bound->in[0].rows + MGL_ORDERED_TOKENS - 1) / MGL_ORDERED_TOKENS;
+    blocks = (blocks + MGL_ORDERED_FEATURES - 1) / MGL_ORDERED_FEATURES * tokens;
   } else if (unit == MGL_UNIT_COLUMN) {
     uint64_t tokens = (bound->in[0].rows + MGL_PLAIN_TOKENS - 1) / MGL_PLAIN_TOKENS;
     uint64_t tiles = (blocks + MGL_PLAIN_FEATURES - 1) / MGL_PLAIN_FEATURES * tokens;
@@ -602,6 +614,23 @@ static mgl_status launch_custom(const mgl_cuda_plain *p, uint32_t op_idx,
   return mgl_cuda_custom_launch(p->customs, op_idx, &launch, most_blocks(p), stream, err);
 }
 
+// The order of fused tasks, and the norm in front of an op, where it runs too.
+static void bind_order(const mgl_cuda_plain *p, uint32_t op_idx, const mgl_dim_values *values,
+                       mgl_plain_op *bound) {
+  bound->fused_order = p->norms != NULL;
+  if (p->norms == NULL || p->norms[op_idx] == MGL_CUDA_NO_NORM || p->norms[op_idx] < p->first) {
+    return;
+  }
+  const mgl_op *norm = &p->program->ops[p->norms[op_idx]];
+  bound->normed = 1;
+  bound->norm_eps = (float)norm->attrs[MGL_ATTR_EPS];
+  bound->norm_x = bind_tensor(p, mgl_op_input(norm, MGL_ROLE_X), values);
+  bound->norm_weight = bind_tensor(p, mgl_op_input(norm, MGL_ROLE_NORM), values);
+  if (mgl_op_input(norm, MGL_ROLE_ROWS) != MGL_NO_TENSOR) {
+    bound->norm_rows = bind_tensor(p, mgl_op_input(norm, MGL_ROLE_ROWS), values);
+  }
+}
+
 mgl_status mgl_cuda_plain_launch(const mgl_cuda_plain *p, uint32_t op_idx,
                                  const mgl_dim_values *values, void *stream, mgl_error *err) {
   const mgl_op *op = &p->program->ops[op_idx];
@@ -622,6 +651,7 @@ mgl_status mgl_cuda_plain_launch(const mgl_cuda_plain *p, uint32_t op_idx,
     bound.in[i] = bind_tensor(p, op->inputs[i], values);
   }
   memcpy(bound.attrs, op->attrs, sizeof bound.attrs);
+  bind_order(p, op_idx, values, &bound);
   bound.units = units_of(p, op, &bound, values);
   if (bound.units == 0) {
     return MGL_OK;  // no rows with logits

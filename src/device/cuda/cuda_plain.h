@@ -28,6 +28,7 @@ typedef struct mgl_cuda_plain_options {
   const mgl_checkpoint *checkpoint;  // NULL: dummy weights; used only while creating
   const mgl_build *build;            // used only while creating
   mgl_sizes sizes;                   // measured figures are not read
+  bool fused_order;                  // fused tasks cover the program: the bits are to be theirs
   mgl_cuda_code_function *get_code;  // NULL: mgl_cuda_code_get
 } mgl_cuda_plain_options;
 

@@ -255,6 +255,16 @@ static void parts_of_an_iteration_compute_what_the_reference_does(void **state) 
   check_parts(&config, 7);
   config = mixture_of(MGL_DTYPE_F32);
   check_parts(&config, 5);
+  // In the order of fused tasks, which cover these: linears read through norms, and biases.
+  config = config_of(MGL_FAMILY_QWEN3, MGL_DTYPE_BF16);
+  config.vocab_size = 304;
+  check_parts(&config, 1);
+  check_parts(&config, 21);
+  config.family = MGL_FAMILY_QWEN2;
+  config.qk_norm = false;
+  config.qkv_bias = true;
+  config.hidden_size = 576;
+  check_parts(&config, 9);
 }
 
 // --- which device --------------------------------------------------------------------------------

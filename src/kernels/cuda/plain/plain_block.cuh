@@ -8,6 +8,7 @@
 // Sums have one order, whatever else is in an iteration: a lane adds its elements in ascending
 // order, then lanes and warps are added in the order below. So rows have the same bits in every
 // iteration. Products and sums of linears are fused; all else is rounded as in kernels_scalar.c.
+// Where fused tasks cover the model (mgl_plain_op.fused_order), sums and functions are theirs.
 #ifndef MGL_KERNELS_CUDA_PLAIN_PLAIN_BLOCK_CUH
 #define MGL_KERNELS_CUDA_PLAIN_PLAIN_BLOCK_CUH
 
@@ -62,6 +63,22 @@ MGL_PLAIN_FN float mgl_plain_fma(float a, float b, float sum) {
   return fmaf(a, b, sum);
 }
 
+MGL_PLAIN_FN float mgl_plain_rsqrt(float value) {
+  return rsqrtf(value);
+}
+
+MGL_PLAIN_FN float mgl_plain_divide_fast(float a, float b) {
+  return __fdividef(a, b);
+}
+
+MGL_PLAIN_FN float mgl_plain_exp_fast(float value) {
+  return __expf(value);
+}
+
+MGL_PLAIN_FN void mgl_plain_turn(float angle, float *cosine, float *sine) {
+  sincosf(angle, sine, cosine);
+}
+
 MGL_PLAIN_FN float mgl_plain_f16(mgl_f16 bits) {
   float value;
   asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
@@ -99,6 +116,23 @@ MGL_PLAIN_FN uint32_t mgl_plain_lowest_bit(uint32_t bits) {
 // Rounded twice: without the instruction, libm's takes a hundred times as long.
 MGL_PLAIN_FN float mgl_plain_fma(float a, float b, float sum) {
   return a * b + sum;
+}
+
+MGL_PLAIN_FN float mgl_plain_rsqrt(float value) {
+  return 1.0f / sqrtf(value);
+}
+
+MGL_PLAIN_FN float mgl_plain_divide_fast(float a, float b) {
+  return a / b;
+}
+
+MGL_PLAIN_FN float mgl_plain_exp_fast(float value) {
+  return expf(value);
+}
+
+MGL_PLAIN_FN void mgl_plain_turn(float angle, float *cosine, float *sine) {
+  *cosine = cosf(angle);
+  *sine = sinf(angle);
 }
 
 MGL_PLAIN_FN float mgl_plain_f16(mgl_f16 bits) {

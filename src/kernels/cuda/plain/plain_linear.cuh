@@ -7,6 +7,7 @@
 #define MGL_KERNELS_CUDA_PLAIN_PLAIN_LINEAR_CUH
 
 #include "kernels/cuda/plain/plain_block.cuh"
+#include "kernels/cuda/plain/plain_ordered.cuh"
 
 // Elements k to k + 7 of every row of the tile: the lane's products, added to its sums.
 MGL_PLAIN_FN void mgl_plain_linear_run(const mgl_plain_op *op, uint32_t n, uint32_t t, uint32_t k,
@@ -59,6 +60,10 @@ MGL_PLAIN_FN void mgl_plain_linear_tile(const mgl_plain_op *op, uint32_t lane, u
 }
 
 MGL_PLAIN_FN void mgl_plain_linear(const mgl_plain_op *op, mgl_plain_place at) {
+  if (mgl_plain_is_ordered(op)) {
+    mgl_ordered_linear(op, at);
+    return;
+  }
   uint32_t lanes = mgl_plain_lanes(at);
   uint32_t warps = at.threads / lanes;
   uint64_t token_tiles = (op->in[0].rows + MGL_PLAIN_TOKENS - 1) / MGL_PLAIN_TOKENS;

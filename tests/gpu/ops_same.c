@@ -1,0 +1,107 @@
+// Op after op of a small dense model has the same bits by fused tasks (mode mega) and by plain
+// kernels: which op it is where `modes_same` finds others. What runs is the model from its first op
+// to that one, behind a cache that both are given.
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/op_test.h"
+#include "gpu/gpu_bench.h"
+#include "support/programs.h"
+
+enum { CONTEXT = 150, LAYERS = 1 };  // two chunks of attention
+
+typedef struct side {
+  mgl_runner *runner;
+  mgl_op_test *test;
+} side;
+
+static void open_side(gpu_bench *bench, const mgl_model_folder *folder, uint32_t tokens, bool plain,
+                      side *out) {
+  const mgl_cuda_options cuda = {.device = &bench->device};
+  const mgl_mode mode = plain ? mgl_mode_of(MGL_LEVEL_EAGER, MGL_GRAPHS_NONE) : MGL_MODE_MEGA;
+  const mgl_op_test_options options = {
+      .tokens = tokens, .context = CONTEXT, .seed = GPU_SEED, .mode = mode, .tolerance = -1};
+  mgl_error err = {0};
+  mgl_build build = mgl_op_test_build(&options);
+  build.weights = MGL_WEIGHTS_DUMMY;
+  build.seed = GPU_SEED;
+  build.plain = plain;
+  build.cuda = &cuda;
+  gpu_must(mgl_runner_create(folder, &build, &out->runner, &err), &err);
+  gpu_must(mgl_op_test_create(out->runner, folder, &options, &out->test, &err), &err);
+}
+
+static void close_side(side *s) {
+  mgl_op_test_destroy(s->test);
+  mgl_runner_destroy(s->runner);
+}
+
+static const mgl_op_result *find_result(const mgl_op_result *results, uint32_t count,
+                                        const char *name) {
+  for (uint32_t i = 0; i < count; i++) {
+    if (strcmp(results[i].name, name) == 0) {
+      return &results[i];
+    }
+  }
+  return NULL;
+}
+
+// How many elements differ. A fused row has those of several ops, the plain one's first.
+static size_t count_others(const mgl_op_result *fused, const mgl_op_result *plain) {
+  const size_t rows = fused->dims[0];
+  const size_t fused_row = fused->count / rows, plain_row = plain->count / rows;
+  size_t others = 0;
+  for (size_t i = 0; i < plain->count; i++) {
+    const float *at = fused->values + i / plain_row * fused_row + i % plain_row;
+    others += memcmp(at, plain->values + i, sizeof *at) != 0;
+  }
+  return others;
+}
+
+static void compare_op(gpu_bench *bench, side *fused, side *plain, uint32_t op, uint32_t tokens) {
+  const mgl_op_result *ours = NULL, *theirs = NULL;
+  uint32_t our_count = 0, their_count = 0, own = 0;
+  mgl_error err = {0};
+  const mgl_graph *program = mgl_op_test_program(fused->test);
+  const char *name = program->tensors[program->ops[op].output].name;
+  if (mgl_op_test_find(plain->test, name, &own, &err) != MGL_OK) {
+    return;  // an op of the fused program alone
+  }
+  gpu_must(mgl_op_test_run(fused->test, 0, op, &ours, &our_count, &err), &err);
+  gpu_must(mgl_op_test_run(plain->test, 0, own, &theirs, &their_count, &err), &err);
+  const mgl_op_result *a = find_result(ours, our_count, name);
+  const mgl_op_result *b = find_result(theirs, their_count, name);
+  if (a == NULL || b == NULL) {
+    gpu_check(bench, false, "%u tokens, \"%s\": expected a result of both", tokens, name);
+    return;
+  }
+  const size_t others = count_others(a, b);
+  gpu_check(bench, others == 0, "%u tokens, %s: %zu of %zu elements of \"%s\" differ", tokens,
+            mgl_op_name(a->op), others, b->count, name);
+}
+
+void gpu_ops_same_run(gpu_bench *bench, int count, char **arguments) {
+  static const uint32_t tokens[] = {1, 9, 40};
+  (void)count, (void)arguments;
+  mgl_config config = small_config(MGL_FAMILY_QWEN3);
+  config.layer_count = LAYERS;
+  config.hidden_size = 1024;
+  config.intermediate_size = 1536;
+  config.head_count = 8;
+  config.vocab_size = 640;
+  config.context_tokens = 512;
+  const mgl_model_folder folder = {.config = config};
+  printf("\n## The same bits op by op\n\n");
+  for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
+    side fused, plain;
+    open_side(bench, &folder, tokens[i], false, &fused);
+    open_side(bench, &folder, tokens[i], true, &plain);
+    const size_t ops = mgl_op_test_program(fused.test)->op_count;
+    for (uint32_t op = 0; op < ops; op++) {
+      compare_op(bench, &fused, &plain, op, tokens[i]);
+    }
+    close_side(&fused);
+    close_side(&plain);
+  }
+}

@@ -35,6 +35,8 @@ static const char *const plain_ways[] = {
     "{\"preset\": \"fastest-graphs\", \"capture_sizes\": [1, 5, 40]}",
     "{\"splitting_ops\": [\"attention\", \"linear\"], \"use_compiler\": false}",
 };
+// Of a mixture that fused tasks cover only mega runs by these.
+static const char *const mega_way[] = {"{\"graph_mode\": \"MEGA\"}"};
 enum {
   FUSED_WAYS = sizeof fused_ways / sizeof *fused_ways,
   PLAIN_WAYS = sizeof plain_ways / sizeof *plain_ways
@@ -123,8 +125,14 @@ void gpu_modes_same_run(gpu_bench *bench, int count, char **arguments) {
     check_family(bench, "dense, plain kernels", &config, plain_ways, PLAIN_WAYS, false, expected);
   }
   if (strcmp(only, "dense") != 0) {
+    config.family = MGL_FAMILY_QWEN3_MOE;
+    config.mixture = (mgl_mixture){
+        .expert_count = 16, .slots = 4, .inner_size = 256, .renormalise = true, .scale = 1};
+    check_family(bench, "mixture, fused kernels", &config, mega_way, 1, true, expected);
+    check_family(bench, "mixture, plain kernels", &config, plain_ways, PLAIN_WAYS, false, expected);
     config = small_mixture_config();
-    check_family(bench, "mixture, plain kernels", &config, plain_ways, PLAIN_WAYS, true, expected);
+    check_family(bench, "mixture that tasks do not cover", &config, plain_ways, PLAIN_WAYS, true,
+                 expected);
   }
   free(expected);
 }

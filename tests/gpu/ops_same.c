@@ -1,4 +1,4 @@
-// Op after op of a small dense model has the same bits by fused tasks (mode mega) and by plain
+// Op after op of a small dense model and of a mixture has the same bits by fused tasks (mode mega) and by plain
 // kernels: which op it is where `modes_same` finds others. What runs is the model from its first op
 // to that one, behind a cache that both are given.
 #include <stdio.h>
@@ -81,18 +81,9 @@ static void compare_op(gpu_bench *bench, side *fused, side *plain, uint32_t op, 
             mgl_op_name(a->op), others, b->count, name);
 }
 
-void gpu_ops_same_run(gpu_bench *bench, int count, char **arguments) {
+static void compare_model(gpu_bench *bench, const mgl_config *config) {
   static const uint32_t tokens[] = {1, 9, 40};
-  (void)count, (void)arguments;
-  mgl_config config = small_config(MGL_FAMILY_QWEN3);
-  config.layer_count = LAYERS;
-  config.hidden_size = 1024;
-  config.intermediate_size = 1536;
-  config.head_count = 8;
-  config.vocab_size = 640;
-  config.context_tokens = 512;
-  const mgl_model_folder folder = {.config = config};
-  printf("\n## The same bits op by op\n\n");
+  const mgl_model_folder folder = {.config = *config};
   for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
     side fused, plain;
     open_side(bench, &folder, tokens[i], false, &fused);
@@ -103,5 +94,26 @@ void gpu_ops_same_run(gpu_bench *bench, int count, char **arguments) {
     }
     close_side(&fused);
     close_side(&plain);
+  }
+}
+
+void gpu_ops_same_run(gpu_bench *bench, int count, char **arguments) {
+  const char *only = count > 0 ? arguments[0] : "";
+  mgl_config config = small_config(MGL_FAMILY_QWEN3);
+  config.layer_count = LAYERS;
+  config.hidden_size = 1024;
+  config.intermediate_size = 1536;
+  config.head_count = 8;
+  config.vocab_size = 640;
+  config.context_tokens = 512;
+  printf("\n## The same bits op by op\n\n");
+  if (strcmp(only, "mixture") != 0) {
+    compare_model(bench, &config);
+  }
+  if (strcmp(only, "dense") != 0) {
+    config.family = MGL_FAMILY_QWEN3_MOE;
+    config.mixture = (mgl_mixture){
+        .expert_count = 16, .slots = 4, .inner_size = 256, .renormalise = true, .scale = 1};
+    compare_model(bench, &config);
   }
 }

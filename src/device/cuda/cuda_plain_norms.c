@@ -27,6 +27,12 @@ static bool is_rms_norm(const mgl_op *op) {
          mgl_op_inputs(op, MGL_ROLE_NORM).count == 1;
 }
 
+// A linear, also of experts.
+static bool multiplies(const mgl_op *op) {
+  return mgl_op_input(op, MGL_ROLE_MATRIX) != MGL_NO_TENSOR ||
+         mgl_op_input(op, MGL_ROLE_EXPERTS) != MGL_NO_TENSOR;
+}
+
 // Whether the norm is one of whole rows of f32, and its input is the same when the linear runs.
 static bool can_read_through(const mgl_graph *program, uint32_t norm, uint32_t linear) {
   const mgl_op *op = &program->ops[norm];
@@ -57,8 +63,8 @@ mgl_status mgl_cuda_plain_find_norms(const mgl_graph *program, uint32_t **out, m
     const mgl_op *op = &program->ops[i];
     norms[i] = MGL_CUDA_NO_NORM;
     steps[i] = i;
-    uint32_t norm = op->kind == MGL_OP_LINEAR ? maker_of(program, op->inputs[0], i)
-                                              : (uint32_t)MGL_CUDA_NO_NORM;
+    uint32_t norm = multiplies(op) ? maker_of(program, mgl_op_input(op, MGL_ROLE_X), i)
+                                   : (uint32_t)MGL_CUDA_NO_NORM;
     if (norm == MGL_CUDA_NO_NORM || !can_read_through(program, norm, i)) {
       continue;
     }

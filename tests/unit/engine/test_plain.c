@@ -265,6 +265,13 @@ static void parts_of_an_iteration_compute_what_the_reference_does(void **state) 
   config.qkv_bias = true;
   config.hidden_size = 576;
   check_parts(&config, 9);
+  config = config_of(MGL_FAMILY_QWEN3_MOE, MGL_DTYPE_BF16);
+  config.qk_norm = true;
+  config.hidden_size = 1024;
+  config.vocab_size = 304;
+  config.mixture = (mgl_mixture){
+      .expert_count = 8, .slots = 2, .inner_size = 512, .renormalise = true, .scale = 1};
+  check_parts(&config, 3);
 }
 
 // --- which device --------------------------------------------------------------------------------

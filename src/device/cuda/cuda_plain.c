@@ -1,6 +1,7 @@
 #include "device/cuda/cuda_plain.h"
 #include "device/cuda/cuda_plain_look.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -70,6 +71,7 @@ struct mgl_cuda_plain {
   uint32_t *image;                  // of STATE's inputs, from the first on
   uint32_t vocab;
   uint32_t first, last;  // ops that are launched
+  bool live;             // a plan is on the device: between stage and fetch
   uint64_t step_bytes;
   char note[MGL_CUDA_NOTE_BYTES];
 };
@@ -520,6 +522,7 @@ mgl_status mgl_cuda_plain_stage(mgl_cuda_plain *p, const mgl_plan *plan,
     fill_plan(p, plan);
   }
   pad_plan(p, &values, padded);
+  p->live = true;
   uint64_t tables = ((uint64_t)values.sequences + SPARE) * p->sizes.limits.pages_per_sequence;
   return put(p, STATE, p->inputs[0], p->image,
              p->inputs[INPUT_BLOCK_TABLES] - p->inputs[0] + tables * sizeof *p->image, err);
@@ -634,6 +637,7 @@ static void bind_order(const mgl_cuda_plain *p, uint32_t op_idx, const mgl_dim_v
 mgl_status mgl_cuda_plain_launch(const mgl_cuda_plain *p, uint32_t op_idx,
                                  const mgl_dim_values *values, void *stream, mgl_error *err) {
   const mgl_op *op = &p->program->ops[op_idx];
+  assert(p->live);  // an op that runs behind the end of its iteration
   if (op_idx < p->first || op_idx > p->last) {
     return MGL_OK;
   }
@@ -702,16 +706,32 @@ mgl_status mgl_cuda_plain_run(mgl_cuda_plain *p, const mgl_plan *plan, bool chec
   return mgl_cuda_plain_fetch(p, plan, logits, err);
 }
 
-mgl_status mgl_cuda_plain_fetch(const mgl_cuda_plain *p, const mgl_plan *plan, float *logits,
+// The iteration is over: what the plan handed to kernels becomes what no plan has, so that a graph
+// which is launched behind its end does not read another iteration's.
+static mgl_status forget_plan(mgl_cuda_plain *p, mgl_error *err) {
+  p->live = false;
+#ifndef NDEBUG
+  const uint64_t begin = p->inputs[0], tables = p->inputs[INPUT_BLOCK_TABLES];
+  const mgl_plan_limits *l = &p->sizes.limits;
+  MGL_CUDA_TRY(
+      &p->device->driver, memory_set, err, p->memory[STATE] + begin, 0xff,
+      (size_t)(tables - begin +
+               ((uint64_t)l->sequences + SPARE) * l->pages_per_sequence * sizeof *p->image));
+#endif
+  return MGL_OK;
+}
+
+mgl_status mgl_cuda_plain_fetch(mgl_cuda_plain *p, const mgl_plan *plan, float *logits,
                                 mgl_error *err) {
   const mgl_cuda_driver *driver = &p->device->driver;
-  if (plan->logit_row_count == 0) {
-    return mgl_cuda_check(driver, driver->context_synchronize(), "plain kernels", err);
+  if (plan == NULL || plan->logit_row_count == 0) {
+    MGL_CUDA_TRY(driver, context_synchronize, err);
+    return forget_plan(p, err);
   }
   uint64_t at = p->tensors[mgl_graph_find(p->program, "logits")];
   MGL_CUDA_TRY(driver, copy_to_host, err, logits, p->memory[ACTIVATIONS] + at,
                (size_t)plan->logit_row_count * p->vocab * sizeof *logits);
-  return MGL_OK;
+  return forget_plan(p, err);
 }
 
 mgl_status mgl_cuda_plain_choose(mgl_cuda_plain *p, uint32_t first, uint32_t last, mgl_error *err) {

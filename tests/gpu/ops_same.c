@@ -9,7 +9,8 @@
 #include "gpu/gpu_bench.h"
 #include "support/programs.h"
 
-enum { LAYERS = 1, LEAST_OPS = 8 };
+// Of a mixture's ops a GPU fuses five in another way than the CPU, whose program is looked at.
+enum { LAYERS = 1, DENSE_OPS = 8, MIXTURE_OPS = 6 };
 
 typedef struct side {
   mgl_runner *runner;
@@ -71,8 +72,7 @@ static bool compare_op(gpu_bench *bench, side *fused, side *plain, uint32_t op, 
     return false;
   }
   if (mgl_op_test_run(fused->test, 0, op, &ours, &our_count, &err) != MGL_OK) {
-    printf("  - %s\n", err.text);  // fused with the next one on the GPU
-    return false;
+    return false;  // the GPU has fused it with the next one
   }
   gpu_must(mgl_op_test_run(plain->test, 0, own, &theirs, &their_count, &err), &err);
   const mgl_op_result *a = find_result(ours, our_count, name);
@@ -88,7 +88,8 @@ static bool compare_op(gpu_bench *bench, side *fused, side *plain, uint32_t op, 
 }
 
 // Behind a context of two chunks of attention, or of so many positions that chunks are longer.
-static void compare_model(gpu_bench *bench, const mgl_config *config, uint32_t context) {
+static void compare_model(gpu_bench *bench, const mgl_config *config, uint32_t context,
+                          uint32_t least_ops) {
   static const uint32_t tokens[] = {1, 9, 40};
   const mgl_model_folder folder = {.config = *config};
   for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
@@ -100,7 +101,7 @@ static void compare_model(gpu_bench *bench, const mgl_config *config, uint32_t c
     for (uint32_t op = 0; op < ops; op++) {
       compared += compare_op(bench, &fused, &plain, op, tokens[i]);
     }
-    gpu_check(bench, compared >= LEAST_OPS, "%u of %zu ops were compared", compared, ops);
+    gpu_check(bench, compared >= least_ops, "%u of %zu ops were compared", compared, ops);
     close_side(&fused);
     close_side(&plain);
   }
@@ -123,13 +124,13 @@ void gpu_ops_same_run(gpu_bench *bench, int count, char **arguments) {
     biased.qkv_bias = true;
     biased.hidden_size = 576;  // part of a page
     biased.intermediate_size = 1160;
-    compare_model(bench, &config, 150);
-    compare_model(bench, &biased, 2100);
+    compare_model(bench, &config, 150, DENSE_OPS);
+    compare_model(bench, &biased, 2100, DENSE_OPS);
   }
   if (strcmp(only, "dense") != 0) {
     config.family = MGL_FAMILY_QWEN3_MOE;
     config.mixture = (mgl_mixture){
         .expert_count = 16, .slots = 4, .inner_size = 256, .renormalise = true, .scale = 1};
-    compare_model(bench, &config, 150);
+    compare_model(bench, &config, 150, MIXTURE_OPS);
   }
 }

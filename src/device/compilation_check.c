@@ -160,9 +160,7 @@ static mgl_status check_cpu(const mgl_compilation *c, mgl_error *err) {
 
 static mgl_status check_gpu(const mgl_compilation *c, mgl_error *err) {
   bool pieces = has_graphs(c) && c->graph_mode != MGL_GRAPHS_FULL;
-  // Of sizes or splitting ops of one's own.
-  bool plain = has_graphs(c) && (c->splitting_op_count > 0 || c->capture_sizes.count > 0 ||
-                                 c->graph_sizes.count > 0);
+  bool plain = has_graphs(c) && c->splitting_op_count > 0;  // of one's own
   if (c->check_numbers && c->level >= MGL_LEVEL_COMPILED) {
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
                          "check_numbers: on a GPU expected level 0 or 1, whose plain kernels leave "
@@ -191,7 +189,7 @@ static mgl_status check_gpu(const mgl_compilation *c, mgl_error *err) {
   }
   if (has(c, MGL_SET_USE_COMPILER) && c->use_compiler && plain) {
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                         "use_compiler true: on a GPU graph_mode %s with sizes or splitting ops "
+                         "use_compiler true: on a GPU graph_mode %s with splitting ops "
                          "launches plain kernels so far, one for each op that is not fused; "
                          "expected false, or the graph mode alone",
                          mgl_graph_mode_name(c->graph_mode));

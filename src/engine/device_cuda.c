@@ -142,6 +142,21 @@ static _Noreturn void follow(cuda_model *m, mgl_status status, mgl_error *err) {
   mgl_ranks_leave(m->options.ranks, status == MGL_OK ? NULL : err);
 }
 
+static mgl_cuda_launch_options launch_options(const cuda_model *m, mgl_mode mode);
+static void note_graphs(cuda_model *m, mgl_mode mode);
+
+// Sizes that were asked for are captured before anything runs.
+static mgl_status capture_sizes(cuda_model *m, const mgl_build *build, mgl_error *err) {
+  const mgl_compilation *c = build->compilation;
+  if (c == NULL || c->mode == MGL_MODE_MEGA || c->capture_sizes.count + c->graph_sizes.count == 0) {
+    return MGL_OK;
+  }
+  const mgl_cuda_launch_options launch = launch_options(m, c->mode);
+  MGL_TRY(mgl_cuda_full_capture(m->program, &launch, &build->captures, err));
+  note_graphs(m, c->mode);
+  return MGL_OK;
+}
+
 static mgl_status cuda_create(void *model, const mgl_device_job *job, mgl_error *err) {
   cuda_model *m = model;
   uint32_t rows = job->sizes->logit_rows;
@@ -155,6 +170,7 @@ static mgl_status cuda_create(void *model, const mgl_device_job *job, mgl_error 
     follow(m, status, err);
   }
   MGL_TRY(status);
+  MGL_TRY(capture_sizes(m, job->build, err));
   m->vocab = mgl_cuda_program_describe(m->program).model.vocab;
   m->logits = mgl_alloc_zeroed((size_t)rows * m->vocab, sizeof *m->logits);
   return m->logits != NULL

@@ -57,12 +57,16 @@ static void plain_defaults(const void *model, const mgl_build *build, const mgl_
                                .share = USUAL_SHARE};
 }
 
+// Where fused tasks cover the program, plain kernels have their bits.
 static mgl_cuda_plain_options plain_options(const plain_model *m, const mgl_device_job *job) {
-  return (mgl_cuda_plain_options){.program = job->program,
-                                  .checkpoint = job->checkpoint,
-                                  .build = job->build,
-                                  .sizes = *job->sizes,
-                                  .get_code = m->options.get_code};
+  mgl_error ignored = {0};
+  return (mgl_cuda_plain_options){
+      .program = job->program,
+      .checkpoint = job->checkpoint,
+      .build = job->build,
+      .sizes = *job->sizes,
+      .fused_order = mgl_cuda_table.covers(job->program, &ignored) == MGL_OK,
+      .get_code = m->options.get_code};
 }
 
 static mgl_status plain_measure(void *model, const mgl_device_job *job, mgl_sizes *sizes,

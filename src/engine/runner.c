@@ -195,10 +195,21 @@ static bool has_own_graphs(const mgl_compilation *c) {
   return c->capture_sizes.count > 0 || c->graph_sizes.count > 0 || c->splitting_op_count > 0;
 }
 
+// Fused kernels have graphs of their own powers of two: a size takes the next one of these.
+static bool fused_have_sizes(const mgl_runner *runner, const mgl_compilation *c) {
+  mgl_error ignored = {0};
+  mgl_size_list sizes;
+  mgl_compilation_sizes(c, UINT32_MAX, &sizes);
+  return !runner->build.plain && c->splitting_op_count == 0 && sizes.count > 0 &&
+         sizes.items[sizes.count - 1] <= MGL_INVARIANT_TOKENS &&
+         mgl_runner_has_mode(runner, c->mode) &&
+         runner->device->covers(runner->graph, &ignored) == MGL_OK;
+}
+
 // What a GPU has for plain kernels only: such graphs, and modes, maybe of this program only.
 static bool wants_plain_kernels(const mgl_runner *runner, const mgl_compilation *c) {
   return (!mgl_runner_has_mode(runner, c->mode) && runs_by_plain_kernels(runner->device, c)) ||
-         has_own_graphs(c);
+         (has_own_graphs(c) && !fused_have_sizes(runner, c));
 }
 
 // What level 1 found, of a GPU.

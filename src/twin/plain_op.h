@@ -14,6 +14,9 @@ enum {
   // Linears: a warp computes so many features of so many tokens.
   MGL_PLAIN_FEATURES = 4,
   MGL_PLAIN_TOKENS = 8,
+  // Of those in the order of fused tasks a block computes so many.
+  MGL_ORDERED_FEATURES = 16,
+  MGL_ORDERED_TOKENS = 8,
 };
 
 typedef struct mgl_plain_tensor {
@@ -41,6 +44,12 @@ typedef struct mgl_plain_op {
   const uint32_t *sequences;  // [T] row of the block tables
   uint32_t table_stride;      // entries of a row
   uint32_t page_tokens;       // P of K [pages, HKV, HD, P] and V [pages, HKV, P, HD]
+  uint32_t fused_order;       // 1: sums have the order of fused tasks, which cover the model
+  uint32_t share_sums;        // then, of codes: sums of 128 columns, 1, 2 or 4
+  // 1: in[0] is what an RMS norm made of the rows below, and its factor is applied to the sums.
+  uint32_t normed;
+  float norm_eps;
+  mgl_plain_tensor norm_x, norm_weight, norm_rows;  // norm_rows.data NULL: row by row
   double attrs[MGL_ATTR_COUNT];
 } mgl_plain_op;
 

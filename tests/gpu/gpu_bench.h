@@ -138,6 +138,7 @@ void gpu_ablations_run(gpu_bench *bench, int count, char **arguments);
 void gpu_modes_run(gpu_bench *bench, int count, char **arguments);
 void gpu_modes_all_run(gpu_bench *bench, int count, char **arguments);
 void gpu_modes_same_run(gpu_bench *bench, int count, char **arguments);
+void gpu_ops_same_run(gpu_bench *bench, int count, char **arguments);
 void gpu_faults_run(gpu_bench *bench, int count, char **arguments);
 void gpu_reference_run(gpu_bench *bench, int count, char **arguments);
 void gpu_contract_run(gpu_bench *bench, int count, char **arguments);

@@ -53,8 +53,10 @@
 //                             [tokens=N] [memory=1] [only=MODE,MODE...] [csv=FILE]
 //                             [large_rounds=N]  every mode: iterations that decode, and jobs in
 //                             which prompts come meanwhile
-//   gpu_tests modes_same      500 requests get the same bits in every mode, of a dense model and of
-//                             a mixture
+//   gpu_tests modes_same [dense|codes|mixture]  500 requests get the same bits in every mode, of a
+//                             dense model, of weights of codes and of a mixture
+//   gpu_tests ops_same [dense|codes|mixture]  op after op has the same bits by fused tasks and by
+//                             plain kernels
 //   gpu_tests ablations FOLDER... [prompt=N] [generate=N] [batch=N] [rounds=N] [csv=FILE]
 //                                 [jit=0] [trace=DIR] [only=TEXT]  what each mechanism is worth
 //   gpu_tests ranks [MODEL] [ranks=N] [tokens=N]
@@ -200,6 +202,7 @@ int main(int argc, char **argv) {
                {"modes", gpu_modes_run},
                {"modes_all", gpu_modes_all_run},
                {"modes_same", gpu_modes_same_run},
+               {"ops_same", gpu_ops_same_run},
                {"hops", gpu_hops_run},
                {"plain", gpu_plain_run},
                {"launch", gpu_launch_run},

@@ -1,8 +1,9 @@
 // Every mode beside the others, through the engine: iterations that decode, and jobs in which
 // prompts come while others decode. One runner has all modes of fused kernels, so weights and KV
 // are the same memory, and rounds of the modes are in turn; mode eager (plain kernels) has a runner
-// of its own. Modes that are chains of kernels must give the same tokens, and mode mega too where
-// it has no wide class (`tokens` up to 64).
+// of its own. Modes that are chains of kernels must give the same tokens, eager among them (of bf16
+// weights plain kernels have the bits of fused ones), and mode mega too where it has no wide class
+// (`tokens` up to 64).
 //   Decode: `batch` prompts are computed first; figures are of the iterations in which most rows
 // decode, whose time is per token of every sequence, since a mode may need several iterations for
 // that.
@@ -38,7 +39,7 @@ static const struct {
              {MGL_MODE_FULL_DECODE_ONLY, true},
              {MGL_MODE_PIECEWISE, true},
              {MGL_MODE_COMPILED, true},
-             {MGL_MODE_EAGER, false}};
+             {MGL_MODE_EAGER, true}};
 enum { MODES = sizeof modes / sizeof *modes, EAGER = MODES - 1 };
 
 typedef struct all_options {
@@ -258,7 +259,7 @@ static void measure_cell(world *w, uint32_t batch, bool mixed) {
       figures f = run_job(w, runner, modes[i].mode, batch, mixed);
       values[i][round] = f.value;
       share = modes[i].mode == MGL_MODE_FULL ? f.mixed_share : share;
-      bool narrow = i != EAGER && o->tokens <= MGL_CUDA_MAX_TOKENS;
+      bool narrow = o->tokens <= MGL_CUDA_MAX_TOKENS;
       if (!modes[i].chain && !narrow) {
         continue;
       }

@@ -1,13 +1,14 @@
 // 500 requests, of a dense model and of a mixture, get the same tokens with the same bits of log
 // probabilities at every level and in every mode: served in iterations of prompts, of sequences that
-// decode and of both, greedy and sampled. Fused kernels and plain ones are two families, whose sums
-// have orders of their own: bits are compared within each, and between them it is told how many
-// requests get the same tokens. The same on the CPU: tests/unit/engine/test_modes_requests.c.
+// decode and of both, greedy and sampled. Where fused tasks cover the model, plain kernels have
+// their bits (kernels/cuda/plain/plain_ordered.cuh). The same on the CPU:
+// tests/unit/engine/test_modes_requests.c.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/form.h"
 #include "device/compilation.h"
 #include "engine/engine.h"
 #include "gpu/gpu_bench.h"
@@ -26,6 +27,7 @@ static const char *const fused_ways[] = {
     "{\"graph_mode\": \"FULL_AND_PIECEWISE\"}",
 };
 
+// By plain kernels; of a model whose fused kernels have graphs, those with sizes are by these.
 static const char *const plain_ways[] = {
     "{\"level\": 0}",
     "{\"level\": 1}",
@@ -35,6 +37,8 @@ static const char *const plain_ways[] = {
     "{\"preset\": \"fastest-graphs\", \"capture_sizes\": [1, 5, 40]}",
     "{\"splitting_ops\": [\"attention\", \"linear\"], \"use_compiler\": false}",
 };
+// Of a mixture that fused tasks cover only mega runs by these.
+static const char *const mega_way[] = {"{\"graph_mode\": \"MEGA\"}"};
 enum {
   FUSED_WAYS = sizeof fused_ways / sizeof *fused_ways,
   PLAIN_WAYS = sizeof plain_ways / sizeof *plain_ways
@@ -74,12 +78,20 @@ static void serve(gpu_bench *bench, const mgl_config *config, const char *json, 
   mgl_runner_destroy(runner);
 }
 
-// All ways of a family; the first one's answers are left in *expected.
+static uint32_t count_same(const mixed_answers *a, const mixed_answers *b) {
+  uint32_t same = 0;
+  for (uint32_t i = 0; i < REQUESTS; i++) {
+    same += memcmp(a->tokens[i], b->tokens[i], sizeof a->tokens[i]) == 0;
+  }
+  return same;
+}
+
+// All ways of a family. *expected: what they should answer; with `first`, what the first one does.
 static void check_family(gpu_bench *bench, const char *name, const mgl_config *config,
-                         const char *const *ways, size_t count, served *expected) {
+                         const char *const *ways, size_t count, bool first, served *expected) {
   served *found = gpu_must_alloc(1, sizeof *found);
   for (size_t i = 0; i < count; i++) {
-    served *to = i == 0 ? expected : found;
+    served *to = i == 0 && first ? expected : found;
     uint64_t begin = mgl_clock_ns(), tokens = 0;
     serve(bench, config, ways[i], to);
     const mixed_served *got = &to->requests;
@@ -90,40 +102,51 @@ static void check_family(gpu_bench *bench, const char *name, const mgl_config *c
       tokens += got->answers.counts[r];
     }
     gpu_check(bench, same && all,
-              "%s, %s: %s; %llu tokens, %u iterations of prompts, %u that decode, %u of both; "
-              "%llu graphs, %llu ops; %.1f s",
-              name, ways[i], same ? "the same bits" : "OTHER BITS", (unsigned long long)tokens,
-              got->prompts, got->decodes, got->both, (unsigned long long)to->launches.graphs,
-              (unsigned long long)to->launches.ops, (double)(mgl_clock_ns() - begin) / 1e9);
+              "%s, %s: %s, the same tokens to %u of %d requests; %llu tokens, %u iterations of "
+              "prompts, %u that decode, %u of both; %llu graphs, %llu ops; %.1f s",
+              name, ways[i], same ? "the same bits" : "OTHER BITS",
+              count_same(&got->answers, &expected->requests.answers), REQUESTS,
+              (unsigned long long)tokens, got->prompts, got->decodes, got->both,
+              (unsigned long long)to->launches.graphs, (unsigned long long)to->launches.ops,
+              (double)(mgl_clock_ns() - begin) / 1e9);
   }
   free(found);
 }
 
-static uint32_t count_same(const served *a, const served *b) {
-  uint32_t same = 0;
-  for (uint32_t i = 0; i < REQUESTS; i++) {
-    const int32_t *tokens = a->requests.answers.tokens[i];
-    same += memcmp(tokens, b->requests.answers.tokens[i], MIXED_MOST_NEW * sizeof *tokens) == 0;
-  }
-  return same;
-}
-
 void gpu_modes_same_run(gpu_bench *bench, int count, char **arguments) {
-  (void)count, (void)arguments;
-  served *fused = gpu_must_alloc(1, sizeof *fused);
-  served *plain = gpu_must_alloc(1, sizeof *plain);
+  const char *only = count > 0 ? arguments[0] : "";
+  served *expected = gpu_must_alloc(1, sizeof *expected);
   mgl_config config = small_config(MGL_FAMILY_QWEN3);
   config.hidden_size = 1024;
   config.intermediate_size = 3072;
   config.head_count = 8;
   config.vocab_size = 4096;
   printf("\n## The same bits in every mode: %d requests\n\n", REQUESTS);
-  check_family(bench, "dense, fused kernels", &config, fused_ways, FUSED_WAYS, fused);
-  check_family(bench, "dense, plain kernels", &config, plain_ways, PLAIN_WAYS, plain);
-  printf("- dense: fused and plain kernels gave the same tokens to %u of %d requests\n",
-         count_same(fused, plain), REQUESTS);
-  config = small_mixture_config();
-  check_family(bench, "mixture, plain kernels", &config, plain_ways, PLAIN_WAYS, plain);
-  free(fused);
-  free(plain);
+  if (only[0] == 0 || strcmp(only, "dense") == 0) {
+    check_family(bench, "dense, fused kernels", &config, fused_ways, FUSED_WAYS, true, expected);
+    check_family(bench, "dense, other ways", &config, plain_ways, PLAIN_WAYS, false, expected);
+  }
+  if (only[0] == 0 || strcmp(only, "codes") == 0) {
+    const mgl_form forms[] = {
+        {MGL_DTYPE_E4M3, 128, false}, {MGL_DTYPE_I4, 64, false}, {MGL_DTYPE_I8, 32, false}};
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+      mgl_config coded = config;
+      char name[MGL_FORM_NAME_BYTES + 16];
+      coded.quantization = (mgl_quantization){.method = MGL_QUANT_COMPRESSED, .drawn = forms[i]};
+      mgl_form_name(forms[i], name);
+      check_family(bench, name, &coded, mega_way, 1, true, expected);
+      check_family(bench, name, &coded, plain_ways, PLAIN_WAYS, false, expected);
+    }
+  }
+  if (only[0] == 0 || strcmp(only, "mixture") == 0) {
+    config.family = MGL_FAMILY_QWEN3_MOE;
+    config.mixture = (mgl_mixture){
+        .expert_count = 16, .slots = 4, .inner_size = 256, .renormalise = true, .scale = 1};
+    check_family(bench, "mixture, fused kernels", &config, mega_way, 1, true, expected);
+    check_family(bench, "mixture, plain kernels", &config, plain_ways, PLAIN_WAYS, false, expected);
+    config = small_mixture_config();
+    check_family(bench, "mixture that tasks do not cover", &config, plain_ways, PLAIN_WAYS, true,
+                 expected);
+  }
+  free(expected);
 }

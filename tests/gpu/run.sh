@@ -335,6 +335,7 @@ modes)
   [ $# -gt 0 ] || set -- bench/configs/qwen3-0.6b bench/configs/llama-3.2-1b \
     bench/configs/qwen3-1.7b bench/configs/qwen3-8b
   mkdir -p "${MGL_GPU_WORK:-/tmp/megalith-gpu}"
+  part ops_same
   part modes_same
   part modes "$@" prefill=1024 "csv=${MGL_GPU_WORK:-/tmp/megalith-gpu}/gpu_modes.csv"
   ;;

@@ -10,8 +10,8 @@
 #include <cmocka.h>
 
 #include "kernels/cuda/plain/plain_attention.cuh"
-#include "kernels/cuda/plain/plain_experts.cuh"
 #include "kernels/cuda/plain/plain_linear.cuh"
+#include "kernels/cuda/plain/plain_ordered_experts.cuh"
 #include "kernels/cuda/plain/plain_rows.cuh"
 #include "support/fake_cuda_parts.h"
 

@@ -504,8 +504,20 @@ static bool has_long_context(const mgl_cuda_program *p) {
   return found;
 }
 
-static mgl_cuda_full_how how_of(const mgl_cuda_full *full, bool decodes) {
-  return decodes ? full->how : full->mixed_how;
+// The size that an iteration is padded to; 0: it has none.
+static uint32_t padded_tokens(const mgl_cuda_program *p, uint32_t tokens) {
+  const mgl_size_list *sizes = &p->graph_sizes;
+  uint32_t i = 0;
+  while (i < sizes->count && sizes->items[i] < tokens) {
+    i++;
+  }
+  return i < sizes->count ? sizes->items[i] : sizes->count == 0 ? tokens : 0;
+}
+
+// Above the largest size kernels are launched one by one.
+static mgl_cuda_full_how how_of(const mgl_cuda_program *p, uint32_t tokens, bool decodes) {
+  const mgl_cuda_full_how how = decodes ? p->full->how : p->full->mixed_how;
+  return padded_tokens(p, tokens) != 0 ? how : MGL_CUDA_FULL_LOOSE;
 }
 
 static mgl_status queue_chain(mgl_cuda_program *p, const chain *c, graph_shape shape,
@@ -529,7 +541,9 @@ static mgl_status queue_graph(mgl_cuda_program *p, uint32_t tokens, mgl_cuda_ful
                               bool is_long, mgl_error *err) {
   mgl_cuda_full *full = p->full;
   const mgl_cuda_driver *driver = &p->device->driver;
-  graph_shape shape = {.graph = mgl_cuda_graph_for(tokens), .calm = is_long, .how = how};
+  const uint32_t padded = padded_tokens(p, tokens);
+  graph_shape shape = {.calm = is_long, .how = how};
+  shape.graph = mgl_cuda_graph_for(padded != 0 ? padded : tokens);
   shape.long_context = shape.graph == 0 && has_long_context(p);
   uint32_t parity = (uint32_t)(full->queued % 2);
   graph_kind kind = is_long ? GRAPH_LONG : parity == 0 ? GRAPH_EVEN : GRAPH_ODD;
@@ -578,8 +592,9 @@ static mgl_status queue_plan(mgl_cuda_program *p, uint64_t iteration, mgl_error 
 
 // --- a launch ------------------------------------------------------------------------------------
 
-mgl_status mgl_cuda_full_begin(mgl_cuda_program *p, const mgl_cuda_launch_options *options,
-                               uint32_t most_iterations, bool single, mgl_error *err) {
+// With what a launch has baked into its graphs.
+static mgl_status open_full(mgl_cuda_program *p, const mgl_cuda_launch_options *options,
+                            mgl_error *err) {
   settings now = {.in_flight = options->in_flight,
                   .in_flight_ahead = options->in_flight_ahead,
                   .prefetch = options->no_prefetch ? 0 : 1,
@@ -596,11 +611,56 @@ mgl_status mgl_cuda_full_begin(mgl_cuda_program *p, const mgl_cuda_launch_option
       return status;
     }
   }
-  mgl_cuda_full *full = p->full;
-  if (memcmp(&now, &full->settings, sizeof now) != 0) {
+  if (memcmp(&now, &p->full->settings, sizeof now) != 0) {
     release_chains(p);
-    full->settings = now;
+    p->full->settings = now;
   }
+  return MGL_OK;
+}
+
+// All graphs of a size that iterations launched in that way may need.
+static mgl_status capture_size(mgl_cuda_program *p, uint32_t size, mgl_cuda_full_how how,
+                               bool decodes, mgl_error *err) {
+  const chain *unused = NULL;
+  for (uint32_t kind = 0; kind < GRAPH_KINDS; kind++) {
+    const bool is_long = kind == GRAPH_LONG;
+    const graph_shape shape = {.graph = mgl_cuda_graph_for(size), .calm = is_long, .how = how};
+    if (!is_long || (how == MGL_CUDA_FULL_WHOLE && decodes)) {
+      MGL_TRY(find_chain(p, shape, (graph_kind)kind, &unused, err));
+    }
+  }
+  return MGL_OK;
+}
+
+mgl_status mgl_cuda_full_capture(mgl_cuda_program *p, const mgl_cuda_launch_options *options,
+                                 const mgl_weights_progress *progress, mgl_error *err) {
+  const mgl_size_list *sizes = &p->graph_sizes;
+  mgl_cuda_full_how hows[2] = {options->mixed_how, options->how};
+  uint64_t done = 0, total = 0;
+  for (int decodes = 0; decodes < 2; decodes++) {  // of the faster way only pieces are captured
+    hows[decodes] = hows[decodes] == MGL_CUDA_FULL_FASTER ? MGL_CUDA_FULL_PIECES : hows[decodes];
+    total += hows[decodes] != MGL_CUDA_FULL_LOOSE ? sizes->count : 0;
+  }
+  MGL_TRY(open_full(p, options, err));
+  for (uint32_t i = sizes->count; i-- > 0;) {
+    for (int decodes = 0; decodes < 2; decodes++) {
+      if (hows[decodes] == MGL_CUDA_FULL_LOOSE) {
+        continue;
+      }
+      MGL_TRY(capture_size(p, sizes->items[i], hows[decodes], decodes != 0, err));
+      done++;
+      if (progress->report != NULL) {
+        progress->report(progress->context, done, total);
+      }
+    }
+  }
+  return MGL_OK;
+}
+
+mgl_status mgl_cuda_full_begin(mgl_cuda_program *p, const mgl_cuda_launch_options *options,
+                               uint32_t most_iterations, bool single, mgl_error *err) {
+  MGL_TRY(open_full(p, options, err));
+  mgl_cuda_full *full = p->full;
   for (uint32_t i = 0; i < p->graph_count; i++) {
     mgl_cuda_image_run(p)->protocol.graph_runs[i] = 1;  // activations have their first copies
   }
@@ -649,7 +709,7 @@ static mgl_status queue_single(mgl_cuda_program *p, uint32_t tokens, bool idle,
     *out = MGL_CUDA_FULL_SOON;
     const mgl_cuda_plan *plan = mgl_cuda_image_plan(p);
     bool decodes = plan->sequence_count == plan->token_count;
-    return queue_graph(p, tokens, how_of(p->full, decodes), false, err);
+    return queue_graph(p, tokens, how_of(p, tokens, decodes), false, err);
   }
   *out = idle ? MGL_CUDA_FULL_ENDED : MGL_CUDA_FULL_RUNS;
   return MGL_OK;
@@ -677,7 +737,7 @@ mgl_status mgl_cuda_full_queue(mgl_cuda_program *p, bool idle, mgl_cuda_full_sta
     end = most < planned + MGL_CUDA_FULL_LONG ? most : planned + MGL_CUDA_FULL_LONG;
   }
   // Iterations behind a calm one decode as it does.
-  mgl_cuda_full_how how = how_of(full, mgl_host_plan_has(word, MGL_HOST_PLAN_DECODES));
+  mgl_cuda_full_how how = how_of(p, tokens, mgl_host_plan_has(word, MGL_HOST_PLAN_DECODES));
   while (full->queued < end) {
     bool is_long = how == MGL_CUDA_FULL_WHOLE && full->queued % 2 == 0 &&
                    most - full->queued >= MGL_CUDA_FULL_LONG;

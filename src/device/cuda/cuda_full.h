@@ -23,6 +23,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "device/build.h"
 #include "device/cuda/cuda_capture.h"
 #include "device/cuda/cuda_faster.h"
 
@@ -53,6 +54,12 @@ void mgl_cuda_full_faster(const struct mgl_cuda_program *p, uint32_t out[MGL_CUD
 mgl_status mgl_cuda_full_begin(struct mgl_cuda_program *p,
                                const struct mgl_cuda_launch_options *options,
                                uint32_t most_iterations, bool single, mgl_error *err);
+
+// Captures the graphs of all sizes that the build's compilation names, the largest first, before
+// anything runs. (There is no warm-up: finding the kernels has loaded them.)
+mgl_status mgl_cuda_full_capture(struct mgl_cuda_program *p,
+                                 const struct mgl_cuda_launch_options *options,
+                                 const mgl_weights_progress *progress, mgl_error *err);
 
 typedef enum mgl_cuda_full_state {
   MGL_CUDA_FULL_RUNS,

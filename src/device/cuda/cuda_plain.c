@@ -1,6 +1,7 @@
 #include "device/cuda/cuda_plain.h"
 #include "device/cuda/cuda_plain_look.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -12,6 +13,7 @@
 #include "device/cpu/cpu_weights.h"
 #include "device/cuda/cuda_ceiling.h"
 #include "device/cuda/cuda_custom.h"
+#include "device/cuda/cuda_plain_norms.h"
 #include "lower/schedule.h"
 #include "twin/plain_op.h"
 
@@ -63,11 +65,14 @@ struct mgl_cuda_plain {
   uint64_t bytes[KINDS];
   uint64_t *tensors;                // [tensor_count] offset in its kind of memory
   uint64_t *values;                 // [op_count] offset of an op's values in STATE
+  uint32_t share_sums;              // mgl_plain_op.share_sums
+  uint32_t *norms;                  // [op_count] of cuda_plain_norms.h; NULL: sums as on the CPU
   uint64_t codes[MGL_DTYPE_COUNT];  // offset of a code's values in STATE
   uint64_t inputs[INPUT_COUNT];     // offset in STATE
   uint32_t *image;                  // of STATE's inputs, from the first on
   uint32_t vocab;
   uint32_t first, last;  // ops that are launched
+  bool live;             // a plan is on the device: between stage and fetch
   uint64_t step_bytes;
   char note[MGL_CUDA_NOTE_BYTES];
 };
@@ -172,7 +177,9 @@ static mgl_status lay_out(mgl_cuda_plain *p, mgl_error *err) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a program of %zu ops",
                          program->op_count);
   }
-  mgl_status status = mgl_cpu_layout(program, &largest, ranges, &activations, err);
+  // What a norm reads stays where it is until the linears behind it have read it, too.
+  uint32_t *steps = p->norms == NULL ? NULL : p->norms + program->op_count;
+  mgl_status status = mgl_cpu_layout_pieces(program, &largest, steps, ranges, &activations, err);
   p->bytes[ACTIVATIONS] = activations;
   for (size_t i = 0; i < program->tensor_count && status == MGL_OK; i++) {
     const mgl_tensor *tensor = &program->tensors[i];
@@ -212,7 +219,12 @@ static mgl_status begin(const mgl_cuda_device *device, const mgl_cuda_plain_opti
   p->last = UINT32_MAX;
   p->sizes.workers = device->sm_count;
   p->vocab = p->program->tensors[mgl_graph_find(p->program, "logits")].dims[1].number;
-  mgl_status status = lay_out(p, err);
+  p->share_sums = mgl_cuda_plain_share_sums(p->program);
+  mgl_status status =
+      options->fused_order ? mgl_cuda_plain_find_norms(p->program, &p->norms, err) : MGL_OK;
+  if (status == MGL_OK) {
+    status = lay_out(p, err);
+  }
   if (status != MGL_OK) {
     mgl_cuda_plain_destroy(p);
     return status;
@@ -436,6 +448,7 @@ void mgl_cuda_plain_destroy(mgl_cuda_plain *p) {
   mgl_schedule_destroy(p->schedule);
   mgl_free(p->tensors);
   mgl_free(p->values);
+  mgl_free(p->norms);
   mgl_free(p->image);
   mgl_free(p);
 }
@@ -511,6 +524,7 @@ mgl_status mgl_cuda_plain_stage(mgl_cuda_plain *p, const mgl_plan *plan,
     fill_plan(p, plan);
   }
   pad_plan(p, &values, padded);
+  p->live = true;
   uint64_t tables = ((uint64_t)values.sequences + SPARE) * p->sizes.limits.pages_per_sequence;
   return put(p, STATE, p->inputs[0], p->image,
              p->inputs[INPUT_BLOCK_TABLES] - p->inputs[0] + tables * sizeof *p->image, err);
@@ -577,6 +591,9 @@ static unsigned blocks_of(const mgl_cuda_plain *p, const mgl_op *op, const mgl_p
   mgl_unit unit = mgl_op_info_of(op->kind)->unit;
   if (unit == MGL_UNIT_ELEMENT) {
     blocks = (blocks + MGL_PLAIN_THREADS - 1) / MGL_PLAIN_THREADS;
+  } else if (unit == MGL_UNIT_COLUMN && bound->fused_order != 0) {
+    uint64_t tokens = (bound->in[0].rows + MGL_ORDERED_TOKENS - 1) / MGL_ORDERED_TOKENS;
+    blocks = (blocks + MGL_ORDERED_FEATURES - 1) / MGL_ORDERED_FEATURES * tokens;
   } else if (unit == MGL_UNIT_COLUMN) {
     uint64_t tokens = (bound->in[0].rows + MGL_PLAIN_TOKENS - 1) / MGL_PLAIN_TOKENS;
     uint64_t tiles = (blocks + MGL_PLAIN_FEATURES - 1) / MGL_PLAIN_FEATURES * tokens;
@@ -602,9 +619,28 @@ static mgl_status launch_custom(const mgl_cuda_plain *p, uint32_t op_idx,
   return mgl_cuda_custom_launch(p->customs, op_idx, &launch, most_blocks(p), stream, err);
 }
 
+// The order of fused tasks, and the norm in front of an op, where it runs too.
+static void bind_order(const mgl_cuda_plain *p, uint32_t op_idx, const mgl_dim_values *values,
+                       mgl_plain_op *bound) {
+  bound->fused_order = p->norms != NULL;
+  bound->share_sums = p->share_sums;
+  if (p->norms == NULL || p->norms[op_idx] == MGL_CUDA_NO_NORM || p->norms[op_idx] < p->first) {
+    return;
+  }
+  const mgl_op *norm = &p->program->ops[p->norms[op_idx]];
+  bound->normed = 1;
+  bound->norm_eps = (float)norm->attrs[MGL_ATTR_EPS];
+  bound->norm_x = bind_tensor(p, mgl_op_input(norm, MGL_ROLE_X), values);
+  bound->norm_weight = bind_tensor(p, mgl_op_input(norm, MGL_ROLE_NORM), values);
+  if (mgl_op_input(norm, MGL_ROLE_ROWS) != MGL_NO_TENSOR) {
+    bound->norm_rows = bind_tensor(p, mgl_op_input(norm, MGL_ROLE_ROWS), values);
+  }
+}
+
 mgl_status mgl_cuda_plain_launch(const mgl_cuda_plain *p, uint32_t op_idx,
                                  const mgl_dim_values *values, void *stream, mgl_error *err) {
   const mgl_op *op = &p->program->ops[op_idx];
+  assert(p->live);  // an op that runs behind the end of its iteration
   if (op_idx < p->first || op_idx > p->last) {
     return MGL_OK;
   }
@@ -622,6 +658,7 @@ mgl_status mgl_cuda_plain_launch(const mgl_cuda_plain *p, uint32_t op_idx,
     bound.in[i] = bind_tensor(p, op->inputs[i], values);
   }
   memcpy(bound.attrs, op->attrs, sizeof bound.attrs);
+  bind_order(p, op_idx, values, &bound);
   bound.units = units_of(p, op, &bound, values);
   if (bound.units == 0) {
     return MGL_OK;  // no rows with logits
@@ -672,16 +709,32 @@ mgl_status mgl_cuda_plain_run(mgl_cuda_plain *p, const mgl_plan *plan, bool chec
   return mgl_cuda_plain_fetch(p, plan, logits, err);
 }
 
-mgl_status mgl_cuda_plain_fetch(const mgl_cuda_plain *p, const mgl_plan *plan, float *logits,
+// The iteration is over: what the plan handed to kernels becomes what no plan has, so that a graph
+// which is launched behind its end does not read another iteration's.
+static mgl_status forget_plan(mgl_cuda_plain *p, mgl_error *err) {
+  p->live = false;
+#ifndef NDEBUG
+  const uint64_t begin = p->inputs[0], tables = p->inputs[INPUT_BLOCK_TABLES];
+  const mgl_plan_limits *l = &p->sizes.limits;
+  MGL_CUDA_TRY(
+      &p->device->driver, memory_set, err, p->memory[STATE] + begin, 0xff,
+      (size_t)(tables - begin +
+               ((uint64_t)l->sequences + SPARE) * l->pages_per_sequence * sizeof *p->image));
+#endif
+  return MGL_OK;
+}
+
+mgl_status mgl_cuda_plain_fetch(mgl_cuda_plain *p, const mgl_plan *plan, float *logits,
                                 mgl_error *err) {
   const mgl_cuda_driver *driver = &p->device->driver;
-  if (plan->logit_row_count == 0) {
-    return mgl_cuda_check(driver, driver->context_synchronize(), "plain kernels", err);
+  if (plan == NULL || plan->logit_row_count == 0) {
+    MGL_CUDA_TRY(driver, context_synchronize, err);
+    return forget_plan(p, err);
   }
   uint64_t at = p->tensors[mgl_graph_find(p->program, "logits")];
   MGL_CUDA_TRY(driver, copy_to_host, err, logits, p->memory[ACTIVATIONS] + at,
                (size_t)plan->logit_row_count * p->vocab * sizeof *logits);
-  return MGL_OK;
+  return forget_plan(p, err);
 }
 
 mgl_status mgl_cuda_plain_choose(mgl_cuda_plain *p, uint32_t first, uint32_t last, mgl_error *err) {

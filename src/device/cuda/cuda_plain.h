@@ -28,6 +28,7 @@ typedef struct mgl_cuda_plain_options {
   const mgl_checkpoint *checkpoint;  // NULL: dummy weights; used only while creating
   const mgl_build *build;            // used only while creating
   mgl_sizes sizes;                   // measured figures are not read
+  bool fused_order;                  // fused tasks cover the program: the bits are to be theirs
   mgl_cuda_code_function *get_code;  // NULL: mgl_cuda_code_get
 } mgl_cuda_plain_options;
 
@@ -53,12 +54,14 @@ mgl_status mgl_cuda_plain_run(mgl_cuda_plain *plain, const mgl_plan *plan, bool 
 
 // Its parts, for cuda_plain_graphs.h: the plan goes to the device, padded to `padded` tokens and
 // rows of logits, which compute into a KV page that no sequence has (a NULL plan: only these); ops
-// are launched for all of them; the plan's own logits come back. A NULL stream is the default one.
+// are launched for all of them; the plan's own logits come back (of a NULL plan none). A NULL
+// stream is the default one. Behind that the iteration is over: to launch an op fails an assertion,
+// and in debug builds the device's copy of the plan is poisoned.
 mgl_status mgl_cuda_plain_stage(mgl_cuda_plain *plain, const mgl_plan *plan,
                                 const mgl_dim_values *padded, mgl_error *err);
 mgl_status mgl_cuda_plain_launch(const mgl_cuda_plain *plain, uint32_t op,
                                  const mgl_dim_values *padded, void *stream, mgl_error *err);
-mgl_status mgl_cuda_plain_fetch(const mgl_cuda_plain *plain, const mgl_plan *plan, float *logits,
+mgl_status mgl_cuda_plain_fetch(mgl_cuda_plain *plain, const mgl_plan *plan, float *logits,
                                 mgl_error *err);
 // And for cuda_plain_look.h: where a tensor lies, and V of a KV tensor.
 mgl_cu_ptr mgl_cuda_plain_address(const mgl_cuda_plain *plain, uint32_t tensor);

@@ -187,7 +187,7 @@ static mgl_status capture_all(mgl_cuda_plain_graphs *g, mgl_graph_mode mode,
       }
     }
   }
-  return MGL_OK;
+  return mgl_cuda_plain_fetch(g->plain, NULL, NULL, err);
 }
 
 mgl_status mgl_cuda_plain_graphs_create(mgl_cuda_plain *plain, const mgl_compilation *c,
@@ -276,8 +276,8 @@ mgl_status mgl_cuda_plain_graphs_run(mgl_cuda_plain_graphs *g, mgl_graph_mode mo
   uint32_t rows = decodes ? rows_of(g, tokens) : padded(g, plan->logit_row_count);
   rows = plan->logit_row_count == 0 ? 0 : rows < rows_of(g, tokens) ? rows : rows_of(g, tokens);
   const mgl_dim_values values = {tokens, rows, tokens};
-  MGL_TRY(find_set(g, how, tokens, rows, &set, err));
   MGL_TRY(mgl_cuda_plain_stage(g->plain, plan, &values, err));
+  MGL_TRY(find_set(g, how, tokens, rows, &set, err));
   MGL_TRY(run_set(g, set, err));
   return mgl_cuda_plain_fetch(g->plain, plan, logits, err);
 }

@@ -57,6 +57,9 @@ static mgl_status set_options(mgl_cuda_program *p, const mgl_cuda_program_option
   p->build = options->build;
   p->sizes = options->sizes;
   MGL_TRY(set_sizes(p, err));
+  if (build->compilation != NULL) {
+    mgl_compilation_sizes(build->compilation, p->sizes.limits.tokens, &p->graph_sizes);
+  }
   MGL_TRY(check_range("spans of the trace", build->trace_tasks, 0, 1 << 20, err));
   p->trace_spans =
       build->trace_tasks == 0 ? 0 : (uint32_t)mgl_power_of_two_at_least(build->trace_tasks);

@@ -129,6 +129,7 @@ struct mgl_cuda_program {
   bool compiled;  // some device code was not in the cache
   char code_note[MGL_CUDA_NOTE_BYTES];
   mgl_cuda_full *full;         // NULL until mode full is first used
+  mgl_size_list graph_sizes;   // of mode full, ascending; none: powers of two
   bool ran_full;               // the latest launch was of mode full
   bool chosen;                 // some ops are left out: launches take activations as they are
   uint32_t first_op, last_op;  // then, those that are computed

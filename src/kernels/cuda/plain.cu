@@ -1,8 +1,8 @@
 // Plain kernels: one for each op of the tensor program that is not fused, for models that no fused
 // task covers yet (twin/plain.def lists them; device/cuda/cuda_plain.c launches them).
 #include "kernels/cuda/plain/plain_attention.cuh"
-#include "kernels/cuda/plain/plain_experts.cuh"
 #include "kernels/cuda/plain/plain_linear.cuh"
+#include "kernels/cuda/plain/plain_ordered_experts.cuh"
 #include "kernels/cuda/plain/plain_rows.cuh"
 
 static_assert(sizeof(mgl_plain_op) == MGL_HOST_BYTES_PLAIN_OP, "the host's layout");

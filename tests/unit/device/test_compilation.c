@@ -253,10 +253,10 @@ static const bad bads[] = {
     // Compilers, checks, paths.
     {"{\"use_inductor\": false, \"level\": 2}", "use_compiler false: expected level 0 or 3", 0},
     {"{\"use_compiler\": true, \"level\": 0}", "use_compiler true: expected level 1, 2 or 3", 0},
-    {"{\"use_compiler\": true, \"graph_mode\": \"FULL\", \"graph_sizes\": [4]}",
+    {"{\"use_compiler\": true, \"level\": 3, \"splitting_ops\": [\"linear\"]}",
      "use_compiler true: on a GPU graph_mode", GPU},
-    {"{\"use_compiler\": true, \"capture_sizes\": [4]}", "use_compiler true: on a GPU graph_mode",
-     GPU},
+    {"{\"use_compiler\": true, \"splitting_ops\": [\"kv_write\"]}",
+     "use_compiler true: on a GPU graph_mode", GPU},
     {"{\"use_compiler\": false}", "use_compiler false: ops of several ranks", RANKS},
     {"{\"compiler_config\": {\"compiler\": \"gcc\"}}", "settings: compiler_config: expected", 0},
     {"{\"compiler_config\": [1]}", "settings: compiler_config: expected an object", 0},

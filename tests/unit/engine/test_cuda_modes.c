@@ -313,6 +313,100 @@ static void sizes_are_captured_before_largest_first(void **state) {
   mgl_runner_destroy(runner);
 }
 
+typedef struct answers {
+  int32_t tokens[6][20];
+  uint32_t counts[6];
+} answers;
+
+static bool keep_token(void *context, const mgl_generated_token *token) {
+  answers *a = context;
+  a->tokens[token->request][a->counts[token->request]++] = token->token;
+  return true;
+}
+
+// Six requests through a runner of fused kernels.
+static void serve_fused(const char *json, answers *out, mgl_launch_counts *launches,
+                        char note[256]) {
+  static mgl_compilation c;
+  mgl_runner *runner = NULL;
+  mgl_engine *engine = NULL;
+  mgl_config config = small_config(MGL_FAMILY_QWEN3);
+  config.vocab_size = 304;
+  const mgl_model_folder folder = {.config = config};
+  read_compilation(&c, json);
+  device = fake_cuda_device();
+  fake.graph_bytes = 3 << 19;
+  cuda = (mgl_cuda_options){.device = &device, .get_code = fake_cuda_code};
+  const mgl_build build = {.iteration_tokens = TOKENS,
+                           .sequences = SEQUENCES,
+                           .sequence_tokens = CONTEXT,
+                           .weights = MGL_WEIGHTS_DUMMY,
+                           .compilation = &c,
+                           .captures = {.report = tell, .context = &captures},
+                           .cuda = &cuda};
+  captures = (told){0};
+  *out = (answers){0};
+  MUST(mgl_runner_create(&folder, &build, &runner, &err));
+  launches[0] = mgl_runner_launches(runner);
+  (void)snprintf(note, 256, "%s", mgl_runner_note(runner));
+  MUST(mgl_engine_create(runner, &(mgl_engine_options){.mode = mgl_runner_usual_mode(runner)},
+                         &engine, &err));
+  for (uint32_t i = 0; i < 6; i++) {
+    int32_t prompt[CONTEXT] = {0};
+    uint32_t number = 0;
+    const mgl_request request = {.prompt = prompt,
+                                 .prompt_count = 1 + 7 * i,
+                                 .max_new_tokens = 20,
+                                 .sampling = {.top_p = 1}};
+    MUST(mgl_engine_submit(engine, &request, &number, &err));
+  }
+  uint32_t plain = fake.plain_launches;
+  MUST(mgl_engine_run(engine, keep_token, NULL, out, &err));
+  assert_int_equal(fake.plain_launches, plain);
+  launches[1] = mgl_runner_launches(runner);
+  mgl_engine_destroy(engine);
+  mgl_runner_destroy(runner);
+  assert_int_equal(fake.live, 0);
+}
+
+// Sizes of one's own have graphs of fused kernels, where these cover the model: 13 tokens run as 16
+// do, those above the largest size op by op, and nothing is captured while requests run.
+static void sizes_of_fused_kernels_are_captured_before(void **state) {
+  (void)state;
+  static const struct {
+    const char *json;
+    uint32_t captured, told;
+    bool loose;  // kernels are launched by themselves, too
+  } cases[] = {
+      // By iterations of even and of odd number, and by many of them; of pieces L + 1 each.
+      {"{\"graph_mode\": \"FULL\", \"graph_sizes\": [32, 4, 40]}", 9, 6, false},
+      {"{\"graph_mode\": \"FULL\", \"capture_sizes\": [3, 16]}", 6, 4, true},
+      {"{\"graph_mode\": \"FULL_DECODE_ONLY\", \"capture_sizes\": [8]}", 3, 1, true},
+      {"{\"graph_mode\": \"PIECEWISE\", \"graph_sizes\": [40, 8]}", 2 * 2 * (LAYERS + 1), 4, true},
+      {"{\"graph_mode\": \"FULL_AND_PIECEWISE\", \"graph_sizes\": [40, 8]}",
+       2 * 3 + 2 * 2 * (LAYERS + 1), 4, true},
+  };
+  answers expected, found;
+  mgl_launch_counts launches[2];
+  char note[256];
+  serve_fused("{\"graph_mode\": \"FULL\"}", &expected, launches, note);
+  assert_int_equal(launches[0].entries, 0);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    serve_fused(cases[i].json, &found, launches, note);
+    assert_memory_equal(&found, &expected, sizeof found);
+    if (launches[0].entries != cases[i].captured || launches[1].entries != cases[i].captured ||
+        captures.total != cases[i].told || captures.done != captures.total ||
+        (launches[1].ops > 0) != cases[i].loose || launches[1].graphs == 0 ||
+        strstr(note, "captured ") == NULL) {
+      fail_msg(
+          "%s: expected %u graphs of %u sizes, found %u before and %u in all, %u sizes, %u ops "
+          "and the note \"%s\"",
+          cases[i].json, cases[i].captured, cases[i].told, (uint32_t)launches[0].entries,
+          (uint32_t)launches[1].entries, (uint32_t)captures.total, (uint32_t)launches[1].ops, note);
+    }
+  }
+}
+
 static void a_failed_capture_is_an_error(void **state) {
   (void)state;
   mgl_runner *runner = make_runner("{\"graph_mode\": \"PIECEWISE\", \"capture_sizes\": [4, 1]}");
@@ -443,6 +537,7 @@ int main(void) {
       cmocka_unit_test(modes_of_a_mixture_do_too),
       cmocka_unit_test(mode_mega_is_one_launch),
       cmocka_unit_test(sizes_are_captured_before_largest_first),
+      cmocka_unit_test(sizes_of_fused_kernels_are_captured_before),
       cmocka_unit_test(what_was_captured_is_dumped),
       cmocka_unit_test(a_failed_capture_is_an_error),
       cmocka_unit_test(a_nan_is_found_where_it_is_made),

@@ -255,6 +255,23 @@ static void parts_of_an_iteration_compute_what_the_reference_does(void **state) 
   check_parts(&config, 7);
   config = mixture_of(MGL_DTYPE_F32);
   check_parts(&config, 5);
+  // In the order of fused tasks, which cover these: linears read through norms, and biases.
+  config = config_of(MGL_FAMILY_QWEN3, MGL_DTYPE_BF16);
+  config.vocab_size = 304;
+  check_parts(&config, 1);
+  check_parts(&config, 21);
+  config.family = MGL_FAMILY_QWEN2;
+  config.qk_norm = false;
+  config.qkv_bias = true;
+  config.hidden_size = 576;
+  check_parts(&config, 9);
+  config = config_of(MGL_FAMILY_QWEN3_MOE, MGL_DTYPE_BF16);
+  config.qk_norm = true;
+  config.hidden_size = 1024;
+  config.vocab_size = 304;
+  config.mixture = (mgl_mixture){
+      .expert_count = 8, .slots = 2, .inner_size = 512, .renormalise = true, .scale = 1};
+  check_parts(&config, 3);
 }
 
 // --- which device --------------------------------------------------------------------------------

@@ -5,6 +5,7 @@
 #define MGL_KERNELS_CUDA_PLAIN_PLAIN_ATTENTION_CUH
 
 #include "kernels/cuda/plain/plain_block.cuh"
+#include "kernels/cuda/plain/plain_ordered_attention.cuh"
 
 enum {
   MGL_PLAIN_SPLIT = 256,         // as MGL_ATTENTION_SPLIT
@@ -27,22 +28,6 @@ MGL_PLAIN_FN void mgl_plain_kv_write(const mgl_plain_op *op, mgl_plain_place at)
       mgl_plain_store(kv->v, kv->dtype, (head * page_tokens + offset) * head_dim + dim, v[i]);
     }
   }
-}
-
-// What a block knows of its query head.
-typedef struct mgl_plain_query {
-  const float *q;        // [HD]
-  const int32_t *table;  // of its sequence
-  uint32_t kv_head;
-  uint32_t first, count;  // it attends to positions [first, count)
-} mgl_plain_query;
-
-// Where in a KV head's page a position lies: *out_head is the number of that head of that page.
-MGL_PLAIN_FN uint32_t mgl_plain_find_position(const mgl_plain_op *op, const mgl_plain_query *query,
-                                              uint32_t position, uint64_t *out_head) {
-  uint64_t page = (uint64_t)query->table[position / op->page_tokens];
-  *out_head = page * op->in[1].rows + query->kv_head;
-  return position % op->page_tokens;
 }
 
 MGL_PLAIN_FN float mgl_plain_score(const mgl_plain_op *op, const mgl_plain_query *query,
@@ -126,7 +111,11 @@ MGL_PLAIN_FN void mgl_plain_attention(const mgl_plain_op *op, mgl_plain_place at
     query.kv_head = (uint32_t)(unit % heads) / (heads / op->in[1].rows);
     query.first = window != 0 && position >= window ? position + 1 - window : 0;
     query.count = position + 1;
-    mgl_plain_attend(op, at, &query, unit);
+    if (mgl_plain_attends_ordered(op)) {
+      mgl_ordered_attend(op, &query, unit);
+    } else {
+      mgl_plain_attend(op, at, &query, unit);
+    }
   }
 }
 

@@ -8,6 +8,7 @@
 // Sums have one order, whatever else is in an iteration: a lane adds its elements in ascending
 // order, then lanes and warps are added in the order below. So rows have the same bits in every
 // iteration. Products and sums of linears are fused; all else is rounded as in kernels_scalar.c.
+// Where fused tasks cover the model (mgl_plain_op.fused_order), sums and functions are theirs.
 #ifndef MGL_KERNELS_CUDA_PLAIN_PLAIN_BLOCK_CUH
 #define MGL_KERNELS_CUDA_PLAIN_PLAIN_BLOCK_CUH
 
@@ -62,6 +63,22 @@ MGL_PLAIN_FN float mgl_plain_fma(float a, float b, float sum) {
   return fmaf(a, b, sum);
 }
 
+MGL_PLAIN_FN float mgl_plain_rsqrt(float value) {
+  return rsqrtf(value);
+}
+
+MGL_PLAIN_FN float mgl_plain_divide_fast(float a, float b) {
+  return __fdividef(a, b);
+}
+
+MGL_PLAIN_FN float mgl_plain_exp_fast(float value) {
+  return __expf(value);
+}
+
+MGL_PLAIN_FN void mgl_plain_turn(float angle, float *cosine, float *sine) {
+  sincosf(angle, sine, cosine);
+}
+
 MGL_PLAIN_FN float mgl_plain_f16(mgl_f16 bits) {
   float value;
   asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
@@ -99,6 +116,23 @@ MGL_PLAIN_FN uint32_t mgl_plain_lowest_bit(uint32_t bits) {
 // Rounded twice: without the instruction, libm's takes a hundred times as long.
 MGL_PLAIN_FN float mgl_plain_fma(float a, float b, float sum) {
   return a * b + sum;
+}
+
+MGL_PLAIN_FN float mgl_plain_rsqrt(float value) {
+  return 1.0f / sqrtf(value);
+}
+
+MGL_PLAIN_FN float mgl_plain_divide_fast(float a, float b) {
+  return a / b;
+}
+
+MGL_PLAIN_FN float mgl_plain_exp_fast(float value) {
+  return expf(value);
+}
+
+MGL_PLAIN_FN void mgl_plain_turn(float angle, float *cosine, float *sine) {
+  *cosine = cosf(angle);
+  *sine = sinf(angle);
 }
 
 MGL_PLAIN_FN float mgl_plain_f16(mgl_f16 bits) {
@@ -196,12 +230,17 @@ MGL_PLAIN_FN void mgl_plain_load_run(const void *row, uint32_t dtype, uint32_t k
   }
 }
 
+// Codes of 8 bits, one behind the other.
+MGL_PLAIN_FN bool mgl_plain_has_bytes(const mgl_plain_tensor *w) {
+  return w->dtype == MGL_DTYPE_E4M3 || w->dtype == MGL_DTYPE_I8;
+}
+
 // Element i of a row of codes (base/form.h): 8 bits each in order, or blocks of MGL_CODE_BLOCK
 // (128) of 4 bits.
 MGL_PLAIN_FN float mgl_plain_code(const mgl_plain_tensor *w, const uint8_t *row, uint32_t i) {
   uint32_t group = i / w->group;
   uint32_t bits;
-  if (w->dtype == MGL_DTYPE_E4M3 || w->dtype == MGL_DTYPE_I8) {
+  if (mgl_plain_has_bytes(w)) {
     bits = row[i];
   } else {
     uint32_t e = i % 128;

@@ -115,25 +115,23 @@ MGL_PLAIN_FN void mgl_plain_write_routes(const mgl_plain_op *op, const mgl_plain
   }
 }
 
-MGL_PLAIN_FN void mgl_plain_route(const mgl_plain_op *op, mgl_plain_place at) {
-  MGL_PLAIN_SHARED mgl_plain_experts e;
+MGL_PLAIN_FN void mgl_plain_route_token(const mgl_plain_op *op, mgl_plain_place at, uint64_t t,
+                                        mgl_plain_experts *e) {
   uint32_t count = op->in[0].width, slots = op->out.width / 2;
   uint32_t groups = (uint32_t)op->attrs[MGL_ATTR_GROUPS];
   uint32_t top_groups = (uint32_t)op->attrs[MGL_ATTR_TOP_GROUPS];
-  for (uint64_t t = at.block; t < op->units; t += at.blocks) {
-    mgl_plain_scores(op, at, t, &e);
-    if (groups > 1 && top_groups != 0) {
-      mgl_plain_leave_groups(at, count, groups, top_groups, &e);
-    }
-    for (uint32_t i = at.thread; i < count; i += at.threads) {
-      e.chosen[i] = mgl_plain_rank(e.choice, count, i) < slots;
-    }
-    mgl_plain_sync();
-    if (at.thread == 0) {
-      mgl_plain_write_routes(op, &e, (float *)op->out.data + t * op->out.width);
-    }
-    mgl_plain_sync();  // before the next token's scores
+  mgl_plain_scores(op, at, t, e);
+  if (groups > 1 && top_groups != 0) {
+    mgl_plain_leave_groups(at, count, groups, top_groups, e);
   }
+  for (uint32_t i = at.thread; i < count; i += at.threads) {
+    e->chosen[i] = mgl_plain_rank(e->choice, count, i) < slots;
+  }
+  mgl_plain_sync();
+  if (at.thread == 0) {
+    mgl_plain_write_routes(op, e, (float *)op->out.data + t * op->out.width);
+  }
+  mgl_plain_sync();  // before the next token's scores
 }
 
 // --- rows of an expert ---------------------------------------------------------------------------
@@ -276,7 +274,7 @@ MGL_PLAIN_FN void mgl_plain_gate_up_tile(const mgl_plain_op *op, uint32_t lane, 
   }
 }
 
-MGL_PLAIN_FN void mgl_plain_expert_gate_up(const mgl_plain_op *op, mgl_plain_place at) {
+MGL_PLAIN_FN void mgl_plain_gate_up(const mgl_plain_op *op, mgl_plain_place at) {
   uint32_t lanes = mgl_plain_lanes(at), warps = at.threads / lanes;
   uint32_t experts = op->in[2].rows / op->out.width;
   uint64_t each = (op->units + MGL_PLAIN_PAIRS - 1) / MGL_PLAIN_PAIRS;
@@ -397,7 +395,7 @@ MGL_PLAIN_FN void mgl_plain_down_tile(const mgl_plain_op *op, uint32_t lane, uin
   }
 }
 
-MGL_PLAIN_FN void mgl_plain_expert_down(const mgl_plain_op *op, mgl_plain_place at) {
+MGL_PLAIN_FN void mgl_plain_down(const mgl_plain_op *op, mgl_plain_place at) {
   uint32_t lanes = mgl_plain_lanes(at), warps = at.threads / lanes;
   uint64_t token_tiles = (op->in[2].rows + MGL_PLAIN_TOKENS - 1) / MGL_PLAIN_TOKENS;
   uint64_t tiles = (op->units + MGL_PLAIN_FEATURES - 1) / MGL_PLAIN_FEATURES * token_tiles;

@@ -34,7 +34,35 @@ MGL_PLAIN_FN const float *mgl_plain_vector(const mgl_plain_op *op, const mgl_pla
   return mgl_plain_f32(&op->in[0]) + source * op->out.width + unit % vectors * width;
 }
 
+// The norms of heads in the order of attend (attend/attend_rows.cuh): a warp computes a head, a
+// lane every 32nd pair of elements half a head apart.
+MGL_PLAIN_FN void mgl_plain_head_norms(const mgl_plain_op *op, mgl_plain_place at) {
+  const float *weight = mgl_plain_f32(&op->in[1]);
+  uint32_t lanes = mgl_plain_lanes(at), warps = at.threads / lanes, lane = at.thread % lanes;
+  uint32_t width = op->in[1].rows, half = width / 2;
+  for (uint64_t unit = (uint64_t)at.block * warps + at.thread / lanes; unit < op->units;
+       unit += (uint64_t)at.blocks * warps) {
+    const float *x = mgl_plain_vector(op, 0, unit);
+    float *out = (float *)op->out.data + unit * width;
+    float squares = 0;
+    for (uint32_t i = lane; i < half; i += lanes) {
+      squares += x[i] * x[i] + x[i + half] * x[i + half];
+    }
+    squares = mgl_plain_warp_sum(squares);
+    float inverse = mgl_plain_rsqrt(
+        mgl_plain_fma(squares, 1.0f / (float)width, (float)op->attrs[MGL_ATTR_EPS]));
+    for (uint32_t i = lane; i < width; i += lanes) {
+      out[i] = x[i] * inverse * weight[i];
+    }
+  }
+}
+
 MGL_PLAIN_FN void mgl_plain_rmsnorm(const mgl_plain_op *op, mgl_plain_place at) {
+  if (op->fused_order != 0 && op->input_count == 2 && op->out.dtype == MGL_DTYPE_F32 &&
+      op->in[1].rows % 2 == 0) {
+    mgl_plain_head_norms(op, at);
+    return;
+  }
   const float *weight = mgl_plain_f32(&op->in[1]);
   const mgl_plain_tensor *rows = op->input_count > 2 ? &op->in[2] : 0;
   uint32_t width = op->in[1].rows;
@@ -96,8 +124,10 @@ MGL_PLAIN_FN void mgl_plain_rope_angles(const mgl_plain_op *op, mgl_plain_place 
     for (uint32_t i = at.thread; i < half; i += at.threads) {
       float frequency = grows ? mgl_rope_frequency(base, i, half) : frequencies[i];
       float angle = (float)positions[t] * frequency;
-      out[2 * i] = cosf(angle) * factor;
-      out[2 * i + 1] = sinf(angle) * factor;
+      float cosine, sine;
+      mgl_plain_turn(angle, &cosine, &sine);
+      out[2 * i] = cosine * factor;
+      out[2 * i + 1] = sine * factor;
     }
   }
 }
@@ -133,7 +163,11 @@ MGL_PLAIN_FN void mgl_plain_silu_mul(const mgl_plain_op *op, mgl_plain_place at)
   const float *gates = mgl_plain_f32(&op->in[0]), *up = mgl_plain_f32(&op->in[1]);
   for (uint64_t i = mgl_plain_first(at); i < op->units; i += mgl_plain_step(at)) {
     float gate = gates[i];
-    mgl_plain_store(op->out.data, op->out.dtype, i, gate / (1.0f + expf(-gate)) * up[i]);
+    float product = gate / (1.0f + expf(-gate)) * up[i];
+    if (op->fused_order != 0 && op->out.dtype == MGL_DTYPE_BF16) {  // as mgl_silu_mul
+      product = mgl_plain_divide_fast(gate, 1.0f + mgl_plain_exp_fast(-gate)) * up[i];
+    }
+    mgl_plain_store(op->out.data, op->out.dtype, i, product);
   }
 }
 

@@ -45,6 +45,7 @@ typedef struct mgl_plain_op {
   uint32_t table_stride;      // entries of a row
   uint32_t page_tokens;       // P of K [pages, HKV, HD, P] and V [pages, HKV, P, HD]
   uint32_t fused_order;       // 1: sums have the order of fused tasks, which cover the model
+  uint32_t share_sums;        // then, of codes: sums of 128 columns, 1, 2 or 4
   // 1: in[0] is what an RMS norm made of the rows below, and its factor is applied to the sums.
   uint32_t normed;
   float norm_eps;

@@ -50,10 +50,10 @@
 //                             [tokens=N] [memory=1] [only=MODE,MODE...] [csv=FILE]
 //                             [large_rounds=N]  every mode: iterations that decode, and jobs in
 //                             which prompts come meanwhile
-//   gpu_tests modes_same [dense|mixture]  500 requests get the same bits in every mode, of a dense
-//                             model and of a mixture
-//   gpu_tests ops_same [dense|mixture]  op after op has the same bits by fused tasks and by plain
-//                             kernels
+//   gpu_tests modes_same [dense|codes|mixture]  500 requests get the same bits in every mode, of a
+//                             dense model, of weights of codes and of a mixture
+//   gpu_tests ops_same [dense|codes|mixture]  op after op has the same bits by fused tasks and by
+//                             plain kernels
 //   gpu_tests ablations FOLDER... [prompt=N] [generate=N] [batch=N] [rounds=N] [csv=FILE]
 //                                 [jit=0] [trace=DIR] [only=TEXT]  what each mechanism is worth
 //   gpu_tests ranks [MODEL] [ranks=N] [tokens=N]

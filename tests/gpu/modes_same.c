@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/form.h"
 #include "device/compilation.h"
 #include "engine/engine.h"
 #include "gpu/gpu_bench.h"
@@ -121,11 +122,23 @@ void gpu_modes_same_run(gpu_bench *bench, int count, char **arguments) {
   config.head_count = 8;
   config.vocab_size = 4096;
   printf("\n## The same bits in every mode: %d requests\n\n", REQUESTS);
-  if (strcmp(only, "mixture") != 0) {
+  if (only[0] == 0 || strcmp(only, "dense") == 0) {
     check_family(bench, "dense, fused kernels", &config, fused_ways, FUSED_WAYS, true, expected);
     check_family(bench, "dense, other ways", &config, plain_ways, PLAIN_WAYS, false, expected);
   }
-  if (strcmp(only, "dense") != 0) {
+  if (only[0] == 0 || strcmp(only, "codes") == 0) {
+    const mgl_form forms[] = {
+        {MGL_DTYPE_E4M3, 128, false}, {MGL_DTYPE_I4, 64, false}, {MGL_DTYPE_I8, 32, false}};
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+      mgl_config coded = config;
+      char name[MGL_FORM_NAME_BYTES + 16];
+      coded.quantization = (mgl_quantization){.method = MGL_QUANT_COMPRESSED, .drawn = forms[i]};
+      mgl_form_name(forms[i], name);
+      check_family(bench, name, &coded, mega_way, 1, true, expected);
+      check_family(bench, name, &coded, plain_ways, PLAIN_WAYS, false, expected);
+    }
+  }
+  if (only[0] == 0 || strcmp(only, "mixture") == 0) {
     config.family = MGL_FAMILY_QWEN3_MOE;
     config.mixture = (mgl_mixture){
         .expert_count = 16, .slots = 4, .inner_size = 256, .renormalise = true, .scale = 1};

@@ -1,6 +1,6 @@
-// Op after op of a small dense model and of a mixture has the same bits by fused tasks (mode mega) and by plain
-// kernels: which op it is where `modes_same` finds others. What runs is the model from its first op
-// to that one, behind a cache that both are given.
+// Op after op of small models (dense, of codes, with experts) has the same bits by fused tasks in
+// mode mega and by plain kernels: which op it is where `modes_same` finds others. What runs is the
+// model from its first op to that one, behind a cache that both are given.
 #include <stdio.h>
 #include <string.h>
 
@@ -117,7 +117,16 @@ void gpu_ops_same_run(gpu_bench *bench, int count, char **arguments) {
   config.vocab_size = 640;
   config.context_tokens = 4096;
   printf("\n## The same bits op by op\n\n");
-  if (strcmp(only, "mixture") != 0) {
+  if (only[0] == 0 || strcmp(only, "codes") == 0) {
+    static const mgl_form forms[] = {
+        {MGL_DTYPE_E4M3, 128, false}, {MGL_DTYPE_I4, 64, false}, {MGL_DTYPE_I8, 32, false}};
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+      mgl_config coded = config;
+      coded.quantization = (mgl_quantization){.method = MGL_QUANT_COMPRESSED, .drawn = forms[i]};
+      compare_model(bench, &coded, 150, DENSE_OPS);
+    }
+  }
+  if (only[0] == 0 || strcmp(only, "dense") == 0) {
     mgl_config biased = config;
     biased.family = MGL_FAMILY_QWEN2;
     biased.qk_norm = false;
@@ -127,7 +136,7 @@ void gpu_ops_same_run(gpu_bench *bench, int count, char **arguments) {
     compare_model(bench, &config, 150, DENSE_OPS);
     compare_model(bench, &biased, 2100, DENSE_OPS);
   }
-  if (strcmp(only, "dense") != 0) {
+  if (only[0] == 0 || strcmp(only, "mixture") == 0) {
     config.family = MGL_FAMILY_QWEN3_MOE;
     config.mixture = (mgl_mixture){
         .expert_count = 16, .slots = 4, .inner_size = 256, .renormalise = true, .scale = 1};

@@ -65,6 +65,7 @@ struct mgl_cuda_plain {
   uint64_t bytes[KINDS];
   uint64_t *tensors;                // [tensor_count] offset in its kind of memory
   uint64_t *values;                 // [op_count] offset of an op's values in STATE
+  uint32_t share_sums;              // mgl_plain_op.share_sums
   uint32_t *norms;                  // [op_count] of cuda_plain_norms.h; NULL: sums as on the CPU
   uint64_t codes[MGL_DTYPE_COUNT];  // offset of a code's values in STATE
   uint64_t inputs[INPUT_COUNT];     // offset in STATE
@@ -218,6 +219,7 @@ static mgl_status begin(const mgl_cuda_device *device, const mgl_cuda_plain_opti
   p->last = UINT32_MAX;
   p->sizes.workers = device->sm_count;
   p->vocab = p->program->tensors[mgl_graph_find(p->program, "logits")].dims[1].number;
+  p->share_sums = mgl_cuda_plain_share_sums(p->program);
   mgl_status status =
       options->fused_order ? mgl_cuda_plain_find_norms(p->program, &p->norms, err) : MGL_OK;
   if (status == MGL_OK) {
@@ -621,6 +623,7 @@ static mgl_status launch_custom(const mgl_cuda_plain *p, uint32_t op_idx,
 static void bind_order(const mgl_cuda_plain *p, uint32_t op_idx, const mgl_dim_values *values,
                        mgl_plain_op *bound) {
   bound->fused_order = p->norms != NULL;
+  bound->share_sums = p->share_sums;
   if (p->norms == NULL || p->norms[op_idx] == MGL_CUDA_NO_NORM || p->norms[op_idx] < p->first) {
     return;
   }

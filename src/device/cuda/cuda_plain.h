@@ -54,9 +54,9 @@ mgl_status mgl_cuda_plain_run(mgl_cuda_plain *plain, const mgl_plan *plan, bool 
 
 // Its parts, for cuda_plain_graphs.h: the plan goes to the device, padded to `padded` tokens and
 // rows of logits, which compute into a KV page that no sequence has (a NULL plan: only these); ops
-// are launched for all of them; the plan's own logits come back (of a NULL plan none). A NULL stream
-// is the default one. Behind that the iteration is over: to launch an op fails an assertion, and in
-// debug builds the device's copy of the plan is poisoned.
+// are launched for all of them; the plan's own logits come back (of a NULL plan none). A NULL
+// stream is the default one. Behind that the iteration is over: to launch an op fails an assertion,
+// and in debug builds the device's copy of the plan is poisoned.
 mgl_status mgl_cuda_plain_stage(mgl_cuda_plain *plain, const mgl_plan *plan,
                                 const mgl_dim_values *padded, mgl_error *err);
 mgl_status mgl_cuda_plain_launch(const mgl_cuda_plain *plain, uint32_t op,

@@ -76,3 +76,13 @@ mgl_status mgl_cuda_plain_find_norms(const mgl_graph *program, uint32_t **out, m
   *out = norms;
   return MGL_OK;
 }
+
+uint32_t mgl_cuda_plain_share_sums(const mgl_graph *program) {
+  uint32_t sums = 1;
+  for (size_t i = 0; i < program->tensor_count; i++) {
+    const uint32_t group = program->tensors[i].group;
+    const uint32_t own = group == 32 ? 4 : group == 64 ? 2 : 1;
+    sums = own > sums ? own : sums;
+  }
+  return sums;
+}

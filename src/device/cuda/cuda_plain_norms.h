@@ -16,4 +16,8 @@
 // linear behind it, so that what the norm reads outlives these.
 mgl_status mgl_cuda_plain_find_norms(const mgl_graph *program, uint32_t **out, mgl_error *err);
 
+// How many sums fused tasks make of the 128 columns of codes that a warp has in a panel: as many as
+// the smallest group of the program needs.
+uint32_t mgl_cuda_plain_share_sums(const mgl_graph *program);
+
 #endif

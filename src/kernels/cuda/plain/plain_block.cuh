@@ -230,12 +230,17 @@ MGL_PLAIN_FN void mgl_plain_load_run(const void *row, uint32_t dtype, uint32_t k
   }
 }
 
+// Codes of 8 bits, one behind the other.
+MGL_PLAIN_FN bool mgl_plain_has_bytes(const mgl_plain_tensor *w) {
+  return w->dtype == MGL_DTYPE_E4M3 || w->dtype == MGL_DTYPE_I8;
+}
+
 // Element i of a row of codes (base/form.h): 8 bits each in order, or blocks of MGL_CODE_BLOCK
 // (128) of 4 bits.
 MGL_PLAIN_FN float mgl_plain_code(const mgl_plain_tensor *w, const uint8_t *row, uint32_t i) {
   uint32_t group = i / w->group;
   uint32_t bits;
-  if (w->dtype == MGL_DTYPE_E4M3 || w->dtype == MGL_DTYPE_I8) {
+  if (mgl_plain_has_bytes(w)) {
     bits = row[i];
   } else {
     uint32_t e = i % 128;

@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/plain/plain_block.cuh"
 #include "kernels/cuda/plain/plain_ordered.cuh"
+#include "kernels/cuda/plain/plain_ordered_codes.cuh"
 
 // Elements k to k + 7 of every row of the tile: the lane's products, added to its sums.
 MGL_PLAIN_FN void mgl_plain_linear_run(const mgl_plain_op *op, uint32_t n, uint32_t t, uint32_t k,
@@ -59,8 +60,23 @@ MGL_PLAIN_FN void mgl_plain_linear_tile(const mgl_plain_op *op, uint32_t lane, u
   }
 }
 
+// In the order of fused tasks: a block computes a tile.
+MGL_PLAIN_FN void mgl_ordered_linear(const mgl_plain_op *op, mgl_plain_place at) {
+  uint64_t token_tiles = (op->in[0].rows + MGL_ORDERED_TOKENS - 1) / MGL_ORDERED_TOKENS;
+  uint64_t tiles = (op->units + MGL_ORDERED_FEATURES - 1) / MGL_ORDERED_FEATURES * token_tiles;
+  for (uint64_t i = at.block; i < tiles; i += at.blocks) {
+    const uint32_t n = (uint32_t)(i / token_tiles) * MGL_ORDERED_FEATURES;
+    const uint32_t t = (uint32_t)(i % token_tiles) * MGL_ORDERED_TOKENS;
+    if (mgl_plain_is_ordered(op)) {
+      mgl_ordered_tile(op, n, t);
+    } else {
+      mgl_coded_tile(op, n, t);
+    }
+  }
+}
+
 MGL_PLAIN_FN void mgl_plain_linear(const mgl_plain_op *op, mgl_plain_place at) {
-  if (mgl_plain_is_ordered(op)) {
+  if (mgl_plain_is_ordered(op) || mgl_plain_is_ordered_coded(op)) {
     mgl_ordered_linear(op, at);
     return;
   }

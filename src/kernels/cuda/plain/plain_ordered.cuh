@@ -28,8 +28,8 @@ enum {
 
 #define MGL_ORDERED_NO_ROW 0xffffffffu
 
-// What a tile's products are of. Lane 4 g + t has rows low and high of weights, which are rows g and
-// g + 8 of the products, and row x, which is their column g.
+// What a tile's products are of. Lane 4 g + t has rows low and high of weights, which are rows g
+// and g + 8 of the products, and row x, which is their column g.
 typedef struct mgl_ordered_source {
   const mgl_plain_tensor *w_low, *w_high;
   uint32_t low, high;    // MGL_ORDERED_NO_ROW: none
@@ -251,15 +251,6 @@ MGL_PLAIN_FN void mgl_ordered_tile(const mgl_plain_op *op, uint32_t n, uint32_t 
     }
   }
 #endif
-}
-
-MGL_PLAIN_FN void mgl_ordered_linear(const mgl_plain_op *op, mgl_plain_place at) {
-  uint64_t token_tiles = (op->in[0].rows + MGL_ORDERED_TOKENS - 1) / MGL_ORDERED_TOKENS;
-  uint64_t tiles = (op->units + MGL_ORDERED_FEATURES - 1) / MGL_ORDERED_FEATURES * token_tiles;
-  for (uint64_t i = at.block; i < tiles; i += at.blocks) {
-    mgl_ordered_tile(op, (uint32_t)(i / token_tiles) * MGL_ORDERED_FEATURES,
-                     (uint32_t)(i % token_tiles) * MGL_ORDERED_TOKENS);
-  }
 }
 
 #endif

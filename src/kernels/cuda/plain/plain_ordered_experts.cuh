@@ -1,7 +1,7 @@
 // Plain mixtures in the order of the fused tasks (roles/loader_experts.cuh,
-// linear/tasks_experts.cuh), where these cover the model: the same bits. Experts are chosen by their
-// logits; of a token, gate and up of its S experts are linears of x, and down is one linear of S * F
-// inputs, in the order of the experts' numbers.
+// linear/tasks_experts.cuh), where these cover the model: the same bits. Experts are chosen by
+// their logits; of a token, gate and up of its S experts are linears of x, and down is one linear
+// of S * F inputs, in the order of the experts' numbers.
 #ifndef MGL_KERNELS_CUDA_PLAIN_PLAIN_ORDERED_EXPERTS_CUH
 #define MGL_KERNELS_CUDA_PLAIN_PLAIN_ORDERED_EXPERTS_CUH
 

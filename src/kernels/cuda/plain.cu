@@ -7,10 +7,11 @@
 
 static_assert(sizeof(mgl_plain_op) == MGL_HOST_BYTES_PLAIN_OP, "the host's layout");
 
-#define MGL_PLAIN(enum_name, name)                                                         \
-  extern "C" __global__ __launch_bounds__(MGL_PLAIN_THREADS) void mgl_plain_kernel_##name( \
-      const __grid_constant__ mgl_plain_op op) {                                           \
-    mgl_plain_place at = {blockIdx.x, gridDim.x, threadIdx.x, blockDim.x};                 \
-    mgl_plain_##name(&op, at);                                                             \
+// Two blocks on a multiprocessor at least: nothing said, the compiler spills for three.
+#define MGL_PLAIN(enum_name, name)                                                            \
+  extern "C" __global__ __launch_bounds__(MGL_PLAIN_THREADS, 2) void mgl_plain_kernel_##name( \
+      const __grid_constant__ mgl_plain_op op) {                                              \
+    mgl_plain_place at = {blockIdx.x, gridDim.x, threadIdx.x, blockDim.x};                    \
+    mgl_plain_##name(&op, at);                                                                \
   }
 #include "twin/plain.def"

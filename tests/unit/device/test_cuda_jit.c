@@ -329,8 +329,7 @@ static void op_kernels_compile_for_all_architectures(void **state) {
   for_architectures("kernels/cuda/op_kernels.cu", check_op_kernels);
 }
 
-// Blocks of MGL_PLAIN_THREADS; the linear's sums and operands fit into registers. Attention, which
-// the compiler gives 40, spills a little on 9.0.
+// Blocks of MGL_PLAIN_THREADS, two on a multiprocessor; what they keep fits into registers.
 static void check_plain(const mgl_text *log, const char *architecture) {
   static const char *const kernels[] = {
 #define MGL_PLAIN(enum_name, name) "mgl_plain_kernel_" #name,
@@ -338,8 +337,8 @@ static void check_plain(const mgl_text *log, const char *architecture) {
   };
   for (size_t i = 0; i < sizeof kernels / sizeof kernels[0]; i++) {
     mgl_cuda_usage usage = usage_of(log, kernels[i], architecture);
-    assert_true(usage.registers * MGL_PLAIN_THREADS <= 65536);
-    assert_true(usage.spill_bytes <= (strstr(kernels[i], "attention") != NULL ? 32u : 0u));
+    assert_true(2 * usage.registers * MGL_PLAIN_THREADS <= 65536);
+    assert_int_equal(usage.spill_bytes, 0);
   }
 }
 

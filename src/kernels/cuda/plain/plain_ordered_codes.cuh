@@ -94,29 +94,34 @@ MGL_PLAIN_FN float mgl_coded_value(const mgl_plain_tensor *w, uint32_t row, uint
   return w->code[at[e]];
 }
 
-// Whole numbers: a lane goes on with features 4t to 4t + 3 of token g.
+// Whole numbers: a lane goes on with features 4t to 4t + 3 of token g. (Loops are not unrolled:
+// lookups by a table are many instructions, and this is compiled before a model's first token.)
 MGL_PLAIN_FN void mgl_coded_share_whole(const mgl_plain_op *op, const mgl_ordered_source *s,
                                         uint32_t n, uint32_t first, const mgl_coded_x *x,
                                         float sums[4]) {
   const mgl_plain_tensor *w = &op->in[1];
   const uint32_t t = threadIdx.x % 4, chunks = MGL_CODED_CHUNKS / op->share_sums;
   int made[MGL_ORDERED_FEATURES];
-  MGL_PLAIN_UNROLL
+#pragma unroll 1
   for (uint32_t chunk = 0; chunk < MGL_CODED_CHUNKS; chunk++) {
     const uint32_t e = first + chunk * MGL_ORDERED_CHUNK_K + t * MGL_ORDERED_RUN;
+    const mgl_plain_words v = x->v[chunk];
     int numbers[MGL_ORDERED_RUN];
     MGL_PLAIN_UNROLL
     for (uint32_t i = 0; i < MGL_ORDERED_RUN; i++) {  // the number and 128 in the lower 16 bits
-      const float added =
-          mgl_plain_fma(mgl_coded_element(&x->v[chunk], i), x->up, 12582912.0f + 128.0f);
+      const float added = mgl_plain_fma(mgl_coded_element(&v, i), x->up, 12582912.0f + 128.0f);
       numbers[i] = (int)(short)(__float_as_int(added) & 0xffff) - 128;
     }
-    MGL_PLAIN_UNROLL
+#pragma unroll 1
     for (uint32_t f = 0; f < MGL_ORDERED_FEATURES; f++) {
-      made[f] = chunk % chunks == 0 ? 0 : made[f];
-      for (uint32_t i = 0; i < MGL_ORDERED_RUN && n + f < w->rows && e < s->width; i++) {
-        made[f] += numbers[i] * (int)mgl_coded_value(w, n + f, e + i);
+      int sum = chunk % chunks == 0 ? 0 : made[f];
+      if (n + f < w->rows && e < s->width) {
+        MGL_PLAIN_UNROLL
+        for (uint32_t i = 0; i < MGL_ORDERED_RUN; i++) {
+          sum += numbers[i] * (int)mgl_coded_value(w, n + f, e + i);
+        }
       }
+      made[f] = sum;
     }
     if ((chunk + 1) % chunks != 0) {
       continue;
@@ -165,8 +170,9 @@ MGL_PLAIN_FN void mgl_coded_share_f16(const mgl_plain_op *op, uint32_t n, uint32
   const float down[2] = {__shfl_sync(0xffffffffu, x->down, (int)(lane % 4 * 8)),
                          __shfl_sync(0xffffffffu, x->down, (int)(lane % 4 * 8 + 4))};
   float made[4], before[4] = {0, 0, 0, 0};
-  MGL_PLAIN_UNROLL
+#pragma unroll 1
   for (uint32_t chunk = 0; chunk < MGL_CODED_CHUNKS; chunk++) {
+    const mgl_plain_words v = x->v[chunk];
     const uint32_t e = first + chunk * MGL_ORDERED_CHUNK_K + lane % 4 * MGL_ORDERED_RUN;
     MGL_PLAIN_UNROLL
     for (uint32_t i = 0; i < 4; i++) {
@@ -181,7 +187,7 @@ MGL_PLAIN_FN void mgl_coded_share_f16(const mgl_plain_op *op, uint32_t n, uint32
       float b[4];
       MGL_PLAIN_UNROLL
       for (uint32_t j = 0; j < 4; j++) {
-        b[j] = mgl_coded_element(&x->v[chunk], i + j) * x->up;
+        b[j] = mgl_coded_element(&v, i + j) * x->up;
       }
       mgl_coded_mma(made, a, mgl_coded_f16_pair(b[0], b[2]), mgl_coded_f16_pair(b[1], b[3]));
     }

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -23,6 +24,19 @@ uint32_t mgl_systemd_sockets(int *first) {
     (void)fcntl(FIRST_SOCKET + (int)i, F_SETFD, FD_CLOEXEC);
   }
   return (uint32_t)n;
+}
+
+bool mgl_systemd_pass(const int *sockets, uint32_t count) {
+  char pid[24];
+  char number[24];
+  (void)snprintf(pid, sizeof pid, "%ld", (long)getpid());
+  (void)snprintf(number, sizeof number, "%u", count);
+  for (uint32_t i = 0; i < count; i++) {
+    if (dup2(sockets[i], FIRST_SOCKET + (int)i) < 0) {  // which exec leaves open
+      return false;
+    }
+  }
+  return setenv("LISTEN_PID", pid, 1) == 0 && setenv("LISTEN_FDS", number, 1) == 0;
 }
 
 void mgl_systemd_notify(const char *state) {

@@ -5,10 +5,15 @@
 #ifndef MGL_SERVE_SYSTEMD_H
 #define MGL_SERVE_SYSTEMD_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 // How many sockets were passed to this process: descriptors 3 and up. 0 where nothing was.
 uint32_t mgl_systemd_sockets(int *first);
+
+// The other side of it: makes these sockets, whose descriptors are above all that are passed, those
+// of the program that this process executes next. False, with errno, if the system refuses.
+bool mgl_systemd_pass(const int *sockets, uint32_t count);
 
 // "READY=1", "STOPPING=1". Does nothing where nobody listens.
 void mgl_systemd_notify(const char *state);

@@ -259,6 +259,7 @@ static mgl_status serve_command(const mgl_arguments *arguments, mgl_error *err) 
     return print_parameters(err);
   }
   MGL_TRY(check_restarts(arguments, err));
+  mgl_systemd_keep_sockets();
   if ((status = open_model(&s, err)) == MGL_OK && (status = create_engine(&s, err)) == MGL_OK &&
       (status = create_server(&s, err)) == MGL_OK) {
     catch_signals(s.server);

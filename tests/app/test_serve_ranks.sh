@@ -151,16 +151,25 @@ ask_until() {  # status, method, path, body
   done
 }
 
+# How many sockets processes have: the server's are not among them.
+sockets_of() {  # process...
+  local rank
+  for rank in "$@"; do
+    ls -l "/proc/$rank/fd" | grep -c "socket:"
+  done | tr '\n' ' '
+}
+
 # With --max-restarts the server starts again, at the same address, in the same process and with new
 # ranks: what is computed when a rank dies gets status 503, what waits or comes meanwhile is answered,
 # with the same tokens. That as often as it was told; then it stays failed.
 test_starts_again() {
-  local times asked waiting expected address_before old
+  local times asked expected address_before old sockets
   start -t 1 --served-model-name m --tp 4 --max-restarts 2
   address_before=$address
   expected=$(answers)
+  ranks=$(ranks_of_server)
+  sockets=$(sockets_of $ranks)
   for times in 1 2; do
-    ranks=$(ranks_of_server)
     old=$ranks
     (
       out=$work/long
@@ -183,6 +192,7 @@ test_starts_again() {
     check_gone "started again $times: old ranks"
     ranks=$(ranks_of_server)
     check_equal "started again $times: ranks" 3 "$(echo $ranks | wc -w)"
+    check_equal "started again $times: sockets of ranks" "$sockets" "$(sockets_of $ranks)"
   done
   kill -KILL "$(echo $ranks | cut -d ' ' -f 1)"
   ask_until 503 GET /health ""
@@ -216,11 +226,6 @@ test_starts_again_under_load() {
   done
   sleep 0.5
   touch "$work/load.end"
-  for i in 1 2 3 4; do
-    for _ in $(seq 100); do
-      [ -e "$work/load.$i.said" ] && break
-    done
-  done
   stop TERM
   wait
   check_equal "under load: status" 0 $status

@@ -138,8 +138,8 @@ static mgl_output_syntax choose_syntax(const serving *s) {
 
 // --- starting again ------------------------------------------------------------------------------
 
-// What a process finds that goes on for a server whose engine has failed: its id, and how many times
-// there were. (The variable of another process, which started this one, says nothing.)
+// What a process finds that goes on for a server whose engine has failed: its id, and how many
+// times there were. (The variable of another process, which started this one, says nothing.)
 static const char again_variable[] = "MEGALITH_STARTED_AGAIN";
 
 static uint32_t times_started_again(void) {
@@ -160,8 +160,8 @@ static mgl_status check_restarts(const mgl_arguments *a, mgl_error *err) {
   return MGL_OK;
 }
 
-// Executes the program anew with its arguments, which takes the sockets at which clients wait. A new
-// process image, not a new engine in this one: ranks are forked, which only a process without
+// Executes the program anew with its arguments, which takes the sockets at which clients wait. A
+// new process image, not a new engine in this one: ranks are forked, which only a process without
 // threads can do, and a driver of GPUs is of no use behind a fault. Returns only if that fails.
 static mgl_status start_again(const int *sockets, uint32_t count, uint32_t times, mgl_error *err) {
   enum { MOST_ARGUMENTS = 4096, MOST_BYTES = 4 << 20 };

@@ -5,6 +5,10 @@
 // Then only sm_90a has all kernels whole, and sm_80 those whose products no other has, unless
 // MGL_TEST_LONG is set. All else is compiled in a tenth of the time, without optimisation: that
 // proves that the source compiles and every instruction exists there, and leaves the ceilings.
+//
+// What the compiler said is kept in the folder MGL_TEST_CACHE by a hash of sources and options, as
+// ccache keeps what another one said, and checked again each time. MGL_TEST_LONG compiles anew.
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,12 +17,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "base/alloc.h"
+#include "base/file.h"
 #include "device/cuda/cuda_driver.h"
 #include "device/cuda/cuda_jit.h"
+#include "support/must.h"
 #include "twin/device_run.h"
 #include "twin/packing.h"
 #include "twin/plain_op.h"
@@ -81,18 +89,69 @@ static void check_spills(const char *log, const char *architecture) {
   assert_true(functions >= 10);
 }
 
+// Where the log of a compilation is kept; false: nowhere.
+static bool kept_path(const mgl_nvrtc *nvrtc, const char *source, const char *architecture,
+                      const mgl_cuda_shape *of, char out[PATH_MAX]) {
+  const char *folder = getenv("MGL_TEST_CACHE");
+  char text[MGL_HASH_TEXT_BYTES];
+  mgl_hash hash;
+  int major = 0;
+  int minor = 0;
+  if (folder == NULL || getenv("MGL_TEST_LONG") != NULL || nvrtc->version(&major, &minor) != 0) {
+    return false;
+  }
+  MUST(mgl_cuda_source_hash(source, architecture, of, &hash, &err));
+  mgl_hash_text(hash, text);
+  (void)mkdir(folder, 0777);
+  return snprintf(out, PATH_MAX, "%s/%s-%d.%d.log", folder, text, major, minor) < PATH_MAX;
+}
+
+static bool read_kept(const char *path, mgl_text *log) {
+  enum { MOST_BYTES = 64 << 20 };
+  mgl_error err = {0};
+  char *data = NULL;
+  size_t bytes = 0;
+  if (mgl_file_read(path, MOST_BYTES, &data, &bytes, &err) != MGL_OK) {
+    return false;
+  }
+  mgl_text_append(log, data, bytes);
+  mgl_free(data);
+  return !log->failed;
+}
+
+// As a whole or not at all: others may look for it.
+static void keep(const char *path, const mgl_text *log) {
+  char temporary[PATH_MAX + 16];
+  (void)snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid());
+  FILE *file = fopen(temporary, "w");
+  if (file != NULL) {
+    bool is_whole_text = fwrite(log->data, 1, log->bytes, file) == log->bytes;
+    if (fclose(file) != 0 || !is_whole_text || rename(temporary, path) != 0) {
+      (void)remove(temporary);
+    }
+  }
+}
+
 // Compiles a source for one architecture; the log is freed by the caller.
 static void compile_for(const mgl_nvrtc *nvrtc, const char *source, const char *architecture,
                         const mgl_cuda_shape *of, mgl_text *log) {
   mgl_error err = {0};
   void *cubin = NULL;
   size_t bytes = 0;
+  char path[PATH_MAX];
   *log = (mgl_text){0};
+  const bool is_kept = kept_path(nvrtc, source, architecture, of, path);
+  if (is_kept && read_kept(path, log)) {
+    return;
+  }
   if (mgl_cuda_compile(nvrtc, source, architecture, of, &cubin, &bytes, log, &err) != MGL_OK) {
     fail_msg("%s", log->data != NULL ? log->data : err.text);
   }
   assert_true(bytes > 0);
   mgl_free(cubin);
+  if (is_kept) {
+    keep(path, log);
+  }
 }
 
 static mgl_cuda_usage usage_of(const mgl_text *log, const char *kernel, const char *architecture) {

@@ -382,6 +382,11 @@ typedef struct megalith_engine_options {
                   // the scale become that. NULL or "auto": as the activations, bf16 or f32
 } megalith_engine_options;
 
+// MEGALITH_OK if `device` is written as megalith_engine_options.device is, so that a program can
+// refuse its own options before it opens a model; NULL: of what MEGALITH_DEVICE says. Whether that
+// device is there, and can run a model, is found when an engine is created.
+MEGALITH_API megalith_status megalith_device_check(const char *device, megalith_error *error);
+
 MEGALITH_API megalith_status megalith_engine_create(megalith_model *model,
                                                     const megalith_engine_options *options,
                                                     megalith_engine **out, megalith_error *error);

@@ -378,6 +378,14 @@ static mgl_status create(megalith_model *model, const megalith_engine_options *g
   return MGL_OK;
 }
 
+megalith_status megalith_device_check(const char *device, megalith_error *error) {
+  mgl_device_choice ignored;
+  mgl_error err = {0};
+  const mgl_status status = device != NULL ? mgl_device_parse("device", device, &ignored, &err)
+                                           : mgl_device_usual(&ignored, &err);
+  return mgl_api_report(status, &err, error);
+}
+
 megalith_status megalith_engine_create(megalith_model *model,
                                        const megalith_engine_options *options,
                                        megalith_engine **out, megalith_error *error) {

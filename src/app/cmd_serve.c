@@ -1,9 +1,12 @@
 // megalith serve: an HTTP server with the OpenAI API, for one model.
 //
 // Everything else is in serve/; here are the options, the model, the engine and the signals.
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "app/client.h"
 #include "app/commands.h"
@@ -12,8 +15,10 @@
 #include "app/model_path.h"
 #include "app/output.h"
 #include "base/alloc.h"
+#include "base/file.h"
 #include "request/parameters.h"
 #include "serve/server.h"
+#include "serve/systemd.h"
 
 enum {
   DEFAULT_PORT = 8000,
@@ -131,6 +136,55 @@ static mgl_output_syntax choose_syntax(const serving *s) {
   return syntax;
 }
 
+// --- starting again ------------------------------------------------------------------------------
+
+// What a process finds that goes on for a server whose engine has failed: its id, and how many
+// times there were. (The variable of another process, which started this one, says nothing.)
+static const char again_variable[] = "MEGALITH_STARTED_AGAIN";
+
+static uint32_t times_started_again(void) {
+  const char *value = getenv(again_variable);
+  long pid = 0;
+  unsigned count = 0;
+  return value != NULL && sscanf(value, "%ld %u", &pid, &count) == 2 && pid == (long)getpid()
+             ? count
+             : 0;
+}
+
+static mgl_status check_restarts(const mgl_arguments *a, mgl_error *err) {
+  if (mgl_arguments_u64(a, "max-restarts", 0) > 0 && a->launcher.name != NULL) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "expected no --max-restarts under %s, whose processes the ranks are",
+                         a->launcher.name);
+  }
+  return MGL_OK;
+}
+
+// Executes the program anew with its arguments, which takes the sockets at which clients wait. A
+// new process image, not a new engine in this one: ranks are forked, which only a process without
+// threads can do, and a driver of GPUs is of no use behind a fault. Returns only if that fails.
+static mgl_status start_again(const int *sockets, uint32_t count, uint32_t times, mgl_error *err) {
+  enum { MOST_ARGUMENTS = 4096, MOST_BYTES = 4 << 20 };
+  char *words = NULL;
+  size_t bytes = 0;
+  char value[48];
+  MGL_TRY(mgl_file_read_any("/proc/self/cmdline", MOST_BYTES, &words, &bytes, err));
+  char **argv = mgl_alloc_zeroed(MOST_ARGUMENTS + 1, sizeof *argv);
+  size_t argc = 0;
+  for (size_t at = 0; argv != NULL && at < bytes && argc < MOST_ARGUMENTS; argc++) {
+    argv[argc] = words + at;
+    at += strlen(words + at) + 1;
+  }
+  (void)snprintf(value, sizeof value, "%ld %u", (long)getpid(), times);
+  if (argv != NULL && setenv(again_variable, value, 1) == 0 && mgl_systemd_pass(sockets, count)) {
+    (void)execv("/proc/self/exe", argv);
+  }
+  int code = errno;
+  mgl_free(argv);
+  mgl_free(words);
+  return mgl_error_set(err, MGL_ERR_IO, "the server cannot start again: %s", strerror(code));
+}
+
 static mgl_status create_server(serving *s, mgl_error *err) {
   const mgl_arguments *a = s->arguments;
   mgl_server_options options = {
@@ -150,6 +204,8 @@ static mgl_status create_server(serving *s, mgl_error *err) {
       .drain_seconds = (uint32_t)mgl_arguments_u64(a, "drain-seconds", 0),
       .syntax = choose_syntax(s),
       .logs_requests = mgl_arguments_has(a, "log-requests"),
+      .ends_with_engine = times_started_again() < mgl_arguments_u64(a, "max-restarts", 0),
+      .is_again = times_started_again() > 0,
       .logs_json = strcmp(mgl_arguments_text(a, "log-format", "text"), "json") == 0,
   };
   if ((options.tls_certificate_path == NULL) != (options.tls_key_path == NULL)) {
@@ -196,9 +252,14 @@ static mgl_status print_parameters(mgl_error *err) {
 static mgl_status serve_command(const mgl_arguments *arguments, mgl_error *err) {
   serving s = {.arguments = arguments};
   mgl_status status = MGL_OK;
+  int sockets[MGL_SERVER_MAX_SOCKETS];
+  uint32_t socket_count = 0;
+  bool goes_on = false;
   if (mgl_arguments_has(arguments, "parameters")) {
     return print_parameters(err);
   }
+  MGL_TRY(check_restarts(arguments, err));
+  mgl_systemd_keep_sockets();
   if ((status = open_model(&s, err)) == MGL_OK && (status = create_engine(&s, err)) == MGL_OK &&
       (status = create_server(&s, err)) == MGL_OK) {
     catch_signals(s.server);
@@ -207,13 +268,21 @@ static mgl_status serve_command(const mgl_arguments *arguments, mgl_error *err) 
                   mgl_server_address(s.server));
     status = mgl_server_run(s.server, err);
     release_signals();
+    goes_on = status == MGL_OK && mgl_server_take_sockets(s.server, sockets, &socket_count);
+  }
+  if (goes_on) {
+    megalith_error error = {0};
+    (void)megalith_engine_check(s.engine, &error);
+    (void)fprintf(stderr, "megalith: %s; the server starts again (%u of %u)\n", error.text,
+                  times_started_again() + 1,
+                  (unsigned)mgl_arguments_u64(arguments, "max-restarts", 0));
   }
   megalith_engine_destroy(s.engine);
   mgl_server_destroy(s.server);
   megalith_model_close(s.model);
   mgl_free(s.path);
   mgl_free(s.name);
-  return status;
+  return goes_on ? start_again(sockets, socket_count, times_started_again() + 1, err) : status;
 }
 
 static const char *log_format_choice(uint32_t index) {
@@ -307,6 +376,11 @@ static const mgl_option options[] = {
      .u64_min = 1,
      .u64_max = 86400,
      .help = "after SIGTERM, the time that requests have to end [30]"},
+    {.name = "max-restarts",
+     .value_name = "N",
+     .type = MGL_OPTION_U64,
+     .u64_max = 1000000,
+     .help = "times that the server starts again when its engine or a rank has failed [0]"},
     {.name = "reasoning-parser",
      .value_name = "NAME",
      .type = MGL_OPTION_CHOICE,

@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "device/cuda/cuda_driver.h"
+#include "engine/device_choice.h"
 
 // What the command line says, or else MEGALITH_DEVICE, or else auto.
 mgl_status mgl_device_wanted(const mgl_arguments *arguments, mgl_device_choice *out,

@@ -4,6 +4,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <megalith.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,8 +52,10 @@ static mgl_status parse_real(const mgl_option *option, const char *text, double 
 }
 
 static mgl_status check_device(const char *text, mgl_error *err) {
-  mgl_device_choice ignored;
-  return mgl_device_parse("--device", text, &ignored, err);
+  megalith_error error = {0};
+  return megalith_device_check(text, &error) == MEGALITH_OK
+             ? MGL_OK
+             : mgl_error_set(err, MGL_ERR_ARGUMENT, "--%s", error.text);  // "device: expected ..."
 }
 
 static bool is_choice(const mgl_option *option, const char *word, size_t bytes) {

@@ -16,7 +16,6 @@
 
 #include "app/launcher.h"
 #include "base/status.h"
-#include "engine/device_choice.h"
 
 enum { MGL_MAX_OPTIONS = 64 };  // of a command
 

@@ -5,6 +5,7 @@
 #include <event2/bufferevent.h>
 #include <event2/bufferevent_ssl.h>
 #include <event2/listener.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <openssl/ssl.h>
@@ -17,7 +18,6 @@
 #include "base/clock.h"
 
 enum {
-  MAX_LISTENERS = 16,
   SWEEP_MS = 250,                // between looks at all deadlines
   LINGER_SECONDS = 1,            // for a client to read a refusal before the socket closes
   READ_AHEAD_BYTES = 64 * 1024,  // of requests that a client sends before it has its answer
@@ -55,7 +55,7 @@ struct mgl_http_server {
   mgl_http_options options;
   mgl_http_callbacks callbacks;
   mgl_http_counters counters;
-  struct evconnlistener *listeners[MAX_LISTENERS];
+  struct evconnlistener *listeners[MGL_HTTP_MAX_LISTENERS];
   uint32_t listener_count;
   struct event *sweep;
   bool is_paused;  // nothing is accepted until the next look: descriptors ran out
@@ -495,7 +495,7 @@ static void on_accept_error(struct evconnlistener *listener, void *context) {
 
 mgl_status mgl_http_server_listen(mgl_http_server *server, int fd, mgl_error *err) {
   struct evconnlistener *listener = NULL;
-  if (server->listener_count < MAX_LISTENERS) {
+  if (server->listener_count < MGL_HTTP_MAX_LISTENERS) {
     (void)evutil_make_socket_nonblocking(fd);
     // 0: it listens already. With any other number libevent would listen anew, with -1 for a queue
     // of 128: of a thousand who connect at once, most would wait a second to try again.
@@ -544,6 +544,21 @@ static void accept_rest(mgl_http_server *server, struct evconnlistener *listener
     }
     on_accept(listener, fd, (struct sockaddr *)&address, (int)bytes, server);
   }
+}
+
+uint32_t mgl_http_server_take_listeners(mgl_http_server *server, int *out) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < server->listener_count; i++) {
+    // Behind those that a process is started with (serve/systemd.h).
+    int fd = fcntl(evconnlistener_get_fd(server->listeners[i]), F_DUPFD_CLOEXEC,
+                   3 + MGL_HTTP_MAX_LISTENERS);
+    evconnlistener_free(server->listeners[i]);
+    if (fd >= 0) {
+      out[count++] = fd;
+    }
+  }
+  server->listener_count = 0;
+  return count;
 }
 
 void mgl_http_server_drain(mgl_http_server *server) {

@@ -23,6 +23,8 @@ typedef struct mgl_http_server mgl_http_server;
 // once it has been answered whole, ended or said to be gone.
 typedef struct mgl_exchange mgl_exchange;
 
+enum { MGL_HTTP_MAX_LISTENERS = 16 };
+
 typedef struct mgl_http_callbacks {
   void *context;
   // A head is complete, its body is not. False: the callback has answered already.
@@ -57,6 +59,9 @@ mgl_status mgl_http_server_create(struct event_base *base, const mgl_http_option
 void mgl_http_server_destroy(mgl_http_server *server);
 // Accepts connections from a listening socket, which becomes the server's.
 mgl_status mgl_http_server_listen(mgl_http_server *server, int fd, mgl_error *err);
+// Takes the listening sockets away, so that whoever gets them next serves what connects meanwhile:
+// their descriptors, MGL_HTTP_MAX_LISTENERS at most, closed by exec. Returns how many.
+uint32_t mgl_http_server_take_listeners(mgl_http_server *server, int *out);
 // No new connections; those that wait for a request end if none comes within a second, others
 // behind their answer.
 void mgl_http_server_drain(mgl_http_server *server);

@@ -1,5 +1,6 @@
 #include "serve/server.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -109,7 +110,13 @@ static mgl_status listen_tcp(mgl_server *server, mgl_error *err) {
 
 // Takes what systemd has opened for us.
 static mgl_status listen_inherited(mgl_server *server, int first, uint32_t count, mgl_error *err) {
-  describe_address(server, first);
+  const char *path = server->options.unix_path;
+  if (server->options.is_again && path != NULL) {
+    server->unix_path = mgl_strdup(path);
+    (void)snprintf(server->address, sizeof server->address, "unix:%.200s", path);
+  } else {
+    describe_address(server, first);
+  }
   for (uint32_t i = 0; i < count; i++) {
     MGL_TRY(mgl_http_server_listen(server->http, first + (int)i, err));
   }
@@ -159,10 +166,22 @@ static void watch_engine(mgl_server *server) {
   }
 }
 
+// A server that ends with its engine does so once the requests of both have their answers.
+static void follow_engine(mgl_server *server) {
+  if (server->options.ends_with_engine && server->stops == 0 && !server->gives_up &&
+      megalith_engine_check(server->options.engine, NULL) != MEGALITH_OK) {
+    server->gives_up = true;
+    server->socket_count = mgl_http_server_take_listeners(server->http, server->sockets);
+    server->drain_end_ns = mgl_clock_ns() + (uint64_t)server->options.drain_seconds * 1000000000u;
+    mgl_http_server_drain(server->http);
+  }
+}
+
 static void on_tick(evutil_socket_t fd, short what, void *context) {
   (void)fd;
   (void)what;
   watch_engine(context);
+  follow_engine(context);
   mgl_server_keep_streams(context);
 }
 
@@ -281,7 +300,7 @@ void mgl_server_stop(mgl_server *server) {
 
 // Whether a drain has come to its end.
 static bool is_drained(const mgl_server *server) {
-  if (server->stops == 0) {
+  if (server->stops == 0 && !server->gives_up) {
     return false;
   }
   bool is_empty = server->first == NULL && mgl_http_server_counters(server->http)->open == 0;
@@ -305,6 +324,19 @@ mgl_status mgl_server_run(mgl_server *server, mgl_error *err) {
   return MGL_OK;
 }
 
+bool mgl_server_take_sockets(mgl_server *server, int out[MGL_SERVER_MAX_SOCKETS], uint32_t *count) {
+  static_assert((int)MGL_SERVER_MAX_SOCKETS == (int)MGL_HTTP_MAX_LISTENERS, "all of them");
+  if (!server->gives_up || server->stops > 0) {
+    return false;
+  }
+  memcpy(out, server->sockets, sizeof server->sockets);
+  *count = server->socket_count;
+  server->socket_count = 0;
+  mgl_free(server->unix_path);  // goes on to exist
+  server->unix_path = NULL;
+  return true;
+}
+
 void mgl_server_destroy(mgl_server *server) {
   if (server == NULL) {
     return;
@@ -322,6 +354,9 @@ void mgl_server_destroy(mgl_server *server) {
   }
   if (server->stop_fd >= 0) {
     (void)close(server->stop_fd);
+  }
+  for (uint32_t i = 0; i < server->socket_count; i++) {
+    (void)close(server->sockets[i]);
   }
   if (server->unix_path != NULL) {
     (void)unlink(server->unix_path);

@@ -28,6 +28,8 @@ typedef struct mgl_server_options {
   const char *api_keys_path;
   const char *tls_certificate_path, *tls_key_path;
   bool logs_json, logs_requests;
+  bool ends_with_engine;     // where the engine fails, mgl_server_run returns as if it was stopped
+  bool is_again;             // the sockets that are inherited are those of such a server
   mgl_output_syntax syntax;  // of the model's chats
 } mgl_server_options;
 
@@ -40,6 +42,7 @@ enum {
   MGL_SERVER_BODY_SECONDS = 60,
   MGL_SERVER_WRITE_SECONDS = 30,
   MGL_SERVER_DRAIN_SECONDS = 30,
+  MGL_SERVER_MAX_SOCKETS = 16,
 };
 
 // Listens; nothing is accepted before mgl_server_run.
@@ -49,6 +52,9 @@ const char *mgl_server_address(const mgl_server *server);
 // Serves until mgl_server_stop, then lets requests end (mgl_server_options.drain_seconds at most).
 // Blocks SIGTERM and SIGINT for nobody: whoever catches them calls mgl_server_stop.
 mgl_status mgl_server_run(mgl_server *server, mgl_error *err);
+// Whether it ended with its engine, and nobody has stopped it. Then the caller gets its listening
+// sockets, at which connections wait; those of other endings are closed.
+bool mgl_server_take_sockets(mgl_server *server, int out[MGL_SERVER_MAX_SOCKETS], uint32_t *count);
 // From any thread, and from a signal handler. The second call cuts off what still runs.
 void mgl_server_stop(mgl_server *server);
 // Behind megalith_engine_destroy.

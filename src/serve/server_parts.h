@@ -44,6 +44,9 @@ struct mgl_server {
   uint64_t progress_ns;  // when the engine had done something, or had nothing to do
   uint64_t iterations;   // at that time
   bool engine_failed;
+  bool gives_up;                        // the engine has failed, and the server ends with it
+  int sockets[MGL_HTTP_MAX_LISTENERS];  // [socket_count] then, for who serves next
+  uint32_t socket_count;
   time_t start_time;
   mgl_text scratch;  // of one event
 };

@@ -143,6 +143,115 @@ test_killed_idle() {
   check_failed_server "killed while idle" "rank 2 of 4 was ended by signal 9"
 }
 
+# Asks until the answer has a status; for 30 s.
+ask_until() {  # status, method, path, body
+  for _ in $(seq 300); do
+    ask "$2" "$3" "$4" 2>/dev/null && grep -q "HTTP/1.1 $1" "$out" && return
+    sleep 0.1
+  done
+}
+
+# How many sockets processes have: the server's are not among them.
+sockets_of() {  # process...
+  local rank
+  for rank in "$@"; do
+    ls -l "/proc/$rank/fd" | grep -c "socket:"
+  done | tr '\n' ' '
+}
+
+# With --max-restarts the server starts again, at the same address, in the same process and with new
+# ranks: what is computed when a rank dies gets status 503, what waits or comes meanwhile is answered,
+# with the same tokens. That as often as it was told; then it stays failed.
+test_starts_again() {
+  local times asked expected address_before old sockets
+  start -t 1 --served-model-name m --tp 4 --max-restarts 2
+  address_before=$address
+  expected=$(answers)
+  ranks=$(ranks_of_server)
+  sockets=$(sockets_of $ranks)
+  for times in 1 2; do
+    old=$ranks
+    (
+      out=$work/long
+      ask POST /v1/completions \
+        '{"prompt": "Count.", "max_tokens": 400, "n": 32, "ignore_eos": true, "temperature": 1}'
+    ) &
+    asked=$!
+    sleep 0.3
+    kill -KILL "$(echo $ranks | cut -d ' ' -f $((times + 1)))"
+    wait $asked
+    cp "$work/long" "$out"
+    check_refused "started again $times: at work" "rank $((times + 1)) of 4 was ended by signal 9"
+    ask_until 200 GET /health ""
+    check_has "started again $times: health" "$out" "HTTP/1.1 200"
+    check_equal "started again $times: address" "$address_before" \
+      "$(sed -n 's/.* at \(http[^ ]*\)$/\1/p' "$work/server.err" | sort -u)"
+    check_equal "started again $times: answers" "$expected" "$(answers)"
+    check_has "started again $times: said" "$work/server.err" "starts again ($times of 2)"
+    ranks=$old
+    check_gone "started again $times: old ranks"
+    ranks=$(ranks_of_server)
+    check_equal "started again $times: ranks" 3 "$(echo $ranks | wc -w)"
+    check_equal "started again $times: sockets of ranks" "$sockets" "$(sockets_of $ranks)"
+  done
+  kill -KILL "$(echo $ranks | cut -d ' ' -f 1)"
+  ask_until 503 GET /health ""
+  check_failed_server "started again twice" "rank 1 of 4 was ended by signal 9"
+}
+
+# Clients that keep asking while ranks die: each gets an answer, 200 or 503, and none loses its
+# connection but with such an answer.
+test_starts_again_under_load() {
+  local i turn other
+  start -t 1 --tp 2 --max-restarts 3
+  for i in 1 2 3 4; do
+    (
+      out=$work/load.$i
+      while [ ! -e "$work/load.end" ]; do
+        ask POST /v1/completions '{"prompt": "Count.", "max_tokens": 60, "ignore_eos": true}'
+        sed -n 's/^HTTP\/1.1 \([0-9]*\).*/\1/p' "$out" | grep . || echo none
+      done >"$work/load.$i.said" 2>/dev/null
+    ) &
+  done
+  for turn in 1 2 3; do
+    sleep 0.$((RANDOM % 5 + 3))
+    ranks=$(ranks_of_server)
+    kill -KILL $ranks
+    for _ in $(seq 300); do
+      grep -q "starts again ($turn of 3)" "$work/server.err" && break
+      sleep 0.1
+    done
+    ask_until 200 POST /v1/completions '{"prompt": "One", "max_tokens": 4}'
+    check_has "under load, $turn" "$out" "HTTP/1.1 200"
+  done
+  sleep 0.5
+  touch "$work/load.end"
+  stop TERM
+  wait
+  check_equal "under load: status" 0 $status
+  cat "$work"/load.*.said | sort | uniq -c >"$work/load.all"
+  other=$(awk '$2 != 200 && $2 != 503 { n += $1 } END { print n + 0 }' "$work/load.all")
+  check_equal "under load: $(tr -s ' \n' ' ' <"$work/load.all"): other answers" 0 "$other"
+  check_has "under load" "$work/load.all" " 200"
+  check_equal "under load: what is left in /dev/shm" "$shm" "$(ls /dev/shm 2>/dev/null)"
+}
+
+# At a Unix socket, too, whose file is there all the time and goes at the end.
+test_starts_again_at_a_path() {
+  start -t 1 --tp 2 --max-restarts 1 --unix "$work/socket"
+  ranks=$(ranks_of_server)
+  kill -KILL $ranks
+  for _ in $(seq 300); do
+    [ "$(grep -c "serving .* at unix:$work/socket" "$work/server.err")" = 2 ] && break
+    sleep 0.1
+  done
+  check_equal "a path: addresses" 2 "$(grep -c "serving .* at unix:$work/socket" "$work/server.err")"
+  check_equal "a path: there" yes "$([ -S "$work/socket" ] && echo yes)"
+  stop TERM
+  check_equal "a path: status" 0 $status
+  check_equal "a path: gone" "" "$(ls "$work/socket" 2>/dev/null)"
+}
+
 # The server itself: the others go with it.
 test_killed_server() {
   start -t 1 --tp 4
@@ -177,6 +286,9 @@ test_refusals
 test_score
 test_killed_at_work 2>/dev/null
 test_killed_idle 2>/dev/null
+test_starts_again 2>/dev/null
+test_starts_again_under_load 2>/dev/null
+test_starts_again_at_a_path 2>/dev/null
 test_killed_server 2>/dev/null
 test_group_signal
 finish

@@ -12,7 +12,7 @@ batch device device/cpu device/cuda engine api request serve app"
 # become clients of megalith.h. Nothing is added to either.
 tools="cmd_bench cmd_bench_serve cmd_compile cmd_graph cmd_info cmd_plan cmd_quantize cmd_test \
 cmd_throughput device gpu_list graph_svg random_work statistics"
-later="app_model cmd_run cmd_score compile_options grammar_options options run_prompts \
+later="app_model cmd_run cmd_score compile_options grammar_options run_prompts \
 sampling_options"
 
 # support/ are the tests' models of atomics and lanes, which take the place of the real ones.

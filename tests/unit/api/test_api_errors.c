@@ -420,6 +420,31 @@ static void every_allocation_may_fail(void **state) {
   }
 }
 
+// As an engine's options are, and without a model.
+static void names_of_devices_are_checked(void **state) {
+  (void)state;
+  static const char *const known[] = {"auto", "cpu", "cuda", "cuda:0", "cuda:12"};
+  static const char *const others[] = {"", "gpu", "cuda:", "cuda:x", "cuda:0 ", "CPU"};
+  megalith_error error = {0};
+  for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+    assert_int_equal(megalith_device_check(known[i], &error), MEGALITH_OK);
+  }
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+    assert_int_equal(megalith_device_check(others[i], &error), MEGALITH_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "device: expected auto, cpu, cuda or cuda:N, found"));
+    assert_int_equal(megalith_device_check(others[i], NULL), MEGALITH_ERROR_ARGUMENT);
+  }
+  const char *usual = getenv("MEGALITH_DEVICE");
+  char *kept = usual != NULL ? strdup(usual) : NULL;
+  assert_int_equal(setenv("MEGALITH_DEVICE", "gpu", 1), 0);
+  assert_int_equal(megalith_device_check(NULL, &error), MEGALITH_ERROR_ARGUMENT);
+  assert_non_null(strstr(error.text, "MEGALITH_DEVICE: expected auto"));
+  assert_int_equal(megalith_device_check("cpu", &error), MEGALITH_OK);
+  assert_int_equal(kept != NULL ? setenv("MEGALITH_DEVICE", kept, 1) : unsetenv("MEGALITH_DEVICE"),
+                   0);
+  free(kept);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(hostile_requests_are_refused),
@@ -430,6 +455,7 @@ int main(void) {
       cmocka_unit_test(an_engine_has_so_many_requests_at_most),
       cmocka_unit_test(newer_and_older_structs_are_understood),
       cmocka_unit_test(hostile_engines_and_models_are_refused),
+      cmocka_unit_test(names_of_devices_are_checked),
       cmocka_unit_test(a_request_that_fails_takes_no_other_with_it),
       cmocka_unit_test(every_allocation_may_fail),
   };

@@ -2,8 +2,13 @@
 // under its ceilings: no spills, and registers that let the block be resident. One architecture
 // takes minutes: with MGL_TEST_ARCHITECTURE only that one is compiled, and ctest runs three.
 //
-// The megakernel of all packings and that of several GPUs, which take as long as all else, are
-// compiled for sm_90a only unless MGL_TEST_LONG is set.
+// Then only sm_90a has all kernels whole, and sm_80 those whose products no other has, unless
+// MGL_TEST_LONG is set. All else is compiled in a tenth of the time, without optimisation: that
+// proves that the source compiles and every instruction exists there, and leaves the ceilings.
+//
+// What the compiler said is kept in the folder MGL_TEST_CACHE by a hash of sources and options, as
+// ccache keeps what another one said, and checked again each time. MGL_TEST_LONG compiles anew.
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,12 +17,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "base/alloc.h"
+#include "base/file.h"
 #include "device/cuda/cuda_driver.h"
 #include "device/cuda/cuda_jit.h"
+#include "support/must.h"
 #include "twin/device_run.h"
 #include "twin/packing.h"
 #include "twin/plain_op.h"
@@ -80,18 +89,69 @@ static void check_spills(const char *log, const char *architecture) {
   assert_true(functions >= 10);
 }
 
+// Where the log of a compilation is kept; false: nowhere.
+static bool kept_path(const mgl_nvrtc *nvrtc, const char *source, const char *architecture,
+                      const mgl_cuda_shape *of, char out[PATH_MAX]) {
+  const char *folder = getenv("MGL_TEST_CACHE");
+  char text[MGL_HASH_TEXT_BYTES];
+  mgl_hash hash;
+  int major = 0;
+  int minor = 0;
+  if (folder == NULL || getenv("MGL_TEST_LONG") != NULL || nvrtc->version(&major, &minor) != 0) {
+    return false;
+  }
+  MUST(mgl_cuda_source_hash(source, architecture, of, &hash, &err));
+  mgl_hash_text(hash, text);
+  (void)mkdir(folder, 0777);
+  return snprintf(out, PATH_MAX, "%s/%s-%d.%d.log", folder, text, major, minor) < PATH_MAX;
+}
+
+static bool read_kept(const char *path, mgl_text *log) {
+  enum { MOST_BYTES = 64 << 20 };
+  mgl_error err = {0};
+  char *data = NULL;
+  size_t bytes = 0;
+  if (mgl_file_read(path, MOST_BYTES, &data, &bytes, &err) != MGL_OK) {
+    return false;
+  }
+  mgl_text_append(log, data, bytes);
+  mgl_free(data);
+  return !log->failed;
+}
+
+// As a whole or not at all: others may look for it.
+static void keep(const char *path, const mgl_text *log) {
+  char temporary[PATH_MAX + 16];
+  (void)snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid());
+  FILE *file = fopen(temporary, "w");
+  if (file != NULL) {
+    bool is_whole_text = fwrite(log->data, 1, log->bytes, file) == log->bytes;
+    if (fclose(file) != 0 || !is_whole_text || rename(temporary, path) != 0) {
+      (void)remove(temporary);
+    }
+  }
+}
+
 // Compiles a source for one architecture; the log is freed by the caller.
 static void compile_for(const mgl_nvrtc *nvrtc, const char *source, const char *architecture,
                         const mgl_cuda_shape *of, mgl_text *log) {
   mgl_error err = {0};
   void *cubin = NULL;
   size_t bytes = 0;
+  char path[PATH_MAX];
   *log = (mgl_text){0};
+  const bool is_kept = kept_path(nvrtc, source, architecture, of, path);
+  if (is_kept && read_kept(path, log)) {
+    return;
+  }
   if (mgl_cuda_compile(nvrtc, source, architecture, of, &cubin, &bytes, log, &err) != MGL_OK) {
     fail_msg("%s", log->data != NULL ? log->data : err.text);
   }
   assert_true(bytes > 0);
   mgl_free(cubin);
+  if (is_kept) {
+    keep(path, log);
+  }
 }
 
 static mgl_cuda_usage usage_of(const mgl_text *log, const char *kernel, const char *architecture) {
@@ -114,7 +174,66 @@ static double cpu_seconds(void) {
          (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
 }
 
-// Calls `check` with the compiler's log for each architecture that is to be compiled.
+// Must a kernel be compiled with all optimisations, as it is shipped? The alternative is known to
+// NVRTC since 12.8.
+static bool is_whole(const mgl_nvrtc *nvrtc, const char *source, const char *architecture,
+                     const mgl_cuda_shape *of) {
+  static const char *const of_sm_80[] = {"megakernel.cu", "wide_kernel.cu", "wide_attention.cu"};
+  const char *only = getenv("MGL_TEST_ARCHITECTURE");
+  int major = 0;
+  int minor = 0;
+  bool whole = getenv("MGL_TEST_LONG") != NULL || only == NULL || strcmp(only, "sm_90a") == 0 ||
+               nvrtc->version(&major, &minor) != 0 || major * 100 + minor < 1208;
+  for (size_t i = 0; i < sizeof of_sm_80 / sizeof of_sm_80[0]; i++) {
+    whole = whole || (strcmp(architecture, "sm_80") == 0 && of == &shape &&
+                      strstr(source, of_sm_80[i]) != NULL);
+  }
+  return whole;
+}
+
+// Compiles a source with the options that are shipped, but for optimisation.
+static void compile_quickly(const mgl_nvrtc *nvrtc, const char *source, const char *architecture,
+                            const mgl_cuda_shape *of) {
+  enum { MOST_SOURCES = 256 };
+  const char *texts[MOST_SOURCES];
+  const char *names[MOST_SOURCES];
+  const char *text = NULL;
+  int count = 0;
+  for (const mgl_cuda_source *at = mgl_cuda_sources; at->name != NULL; at++) {
+    assert_true(count < MOST_SOURCES);
+    if (strcmp(at->name, source) == 0) {
+      text = at->text;
+    } else {
+      texts[count] = mgl_cuda_source_text(at, of);
+      names[count++] = at->name;
+    }
+  }
+  assert_non_null(text);
+  char made[MGL_CUDA_MAX_OPTIONS][MGL_CUDA_OPTION_BYTES];
+  const char *options[MGL_CUDA_MAX_OPTIONS + 1];
+  int option_count = mgl_cuda_options_make(architecture, of, made);
+  for (int i = 0; i < option_count; i++) {
+    options[i] = made[i];
+  }
+  options[option_count++] = "--Ofast-compile=max";
+  void *program = NULL;
+  assert_int_equal(nvrtc->create(&program, text, source, count, texts, names), 0);
+  int code = nvrtc->compile(program, option_count, options);
+  size_t bytes = 0;
+  if (code != 0) {
+    assert_int_equal(nvrtc->log_bytes(program, &bytes), 0);
+    char *log = calloc(bytes + 1, 1);
+    assert_non_null(log);
+    (void)nvrtc->log(program, log);
+    fail_msg("%s does not compile for %s: %s\n%s", source, architecture, nvrtc->error_string(code),
+             log);
+  }
+  assert_int_equal(nvrtc->cubin_bytes(program, &bytes), 0);
+  assert_true(bytes > 0);
+  assert_int_equal(nvrtc->destroy(&program), 0);
+}
+
+// Calls `check` with the compiler's log for each architecture that is to be compiled whole.
 static void for_shape(const char *source, const mgl_cuda_shape *of, check_function *check) {
   const char *only = getenv("MGL_TEST_ARCHITECTURE");
   unsigned compiled = 0;
@@ -124,27 +243,24 @@ static void for_shape(const char *source, const mgl_cuda_shape *of, check_functi
   }
   for (size_t i = 0; i < ARCHITECTURES; i++) {
     if (only == NULL || strcmp(only, architectures[i]) == 0) {
-      mgl_text log;
+      mgl_text log = {0};
+      const bool whole = is_whole(&nvrtc, source, architectures[i], of);
       const double begun = cpu_seconds();
-      compile_for(&nvrtc, source, architectures[i], of, &log);
-      print_message("%-8s %s: compiled in %.1f CPU seconds\n", architectures[i], source,
-                    cpu_seconds() - begun);
-      check(&log, architectures[i]);
-      mgl_text_free(&log);
+      if (whole) {
+        compile_for(&nvrtc, source, architectures[i], of, &log);
+      } else {
+        compile_quickly(&nvrtc, source, architectures[i], of);
+      }
+      print_message("%-8s %s: compiled %s in %.1f CPU seconds\n", architectures[i], source,
+                    whole ? "whole" : "quickly", cpu_seconds() - begun);
+      if (whole) {
+        check(&log, architectures[i]);
+        mgl_text_free(&log);
+      }
       compiled++;
     }
   }
   assert_true(compiled > 0);
-}
-
-// Is an architecture's megakernel of another shape than the usual one left to `make test-long`?
-static bool is_left_out(const char *what) {
-  const char *only = getenv("MGL_TEST_ARCHITECTURE");
-  if (getenv("MGL_TEST_LONG") != NULL || only == NULL || strcmp(only, "sm_90a") == 0) {
-    return false;
-  }
-  print_message("skipped: %s for %s (make test-long compiles it)\n", what, only);
-  return true;
 }
 
 static void for_architectures(const char *source, check_function *check) {
@@ -187,16 +303,12 @@ static void check_coded(const mgl_text *log, const char *architecture) {
 
 static void linears_of_codes_compile_for_all_architectures(void **state) {
   (void)state;
-  if (!is_left_out("the megakernel of all packings")) {
-    for_shape("kernels/cuda/megakernel.cu", &shape_of_codes, check_coded);
-  }
+  for_shape("kernels/cuda/megakernel.cu", &shape_of_codes, check_coded);
 }
 
 static void several_ranks_compile_for_all_architectures(void **state) {
   (void)state;
-  if (!is_left_out("the megakernel of several GPUs")) {
-    for_shape("kernels/cuda/megakernel.cu", &shape_of_ranks, check_megakernel);
-  }
+  for_shape("kernels/cuda/megakernel.cu", &shape_of_ranks, check_megakernel);
 }
 
 static void check_planner(const mgl_text *log, const char *architecture) {

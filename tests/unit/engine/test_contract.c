@@ -3,7 +3,7 @@
 // machine. On the CPU that holds for iterations of any size. What differs from run to run differs by
 // the threads' timing, whatever the kernels: the best level repeats its runs 4 times, the others and
 // sanitized trees twice; all 10 times with MGL_TEST_LONG. The scalar level, which takes nearly all of
-// the time and computes row by row, sees every second way without MGL_TEST_LONG.
+// the time and computes row by row, sees every fourth way, once each, without MGL_TEST_LONG.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -327,20 +327,24 @@ static void run_way(const mgl_config *config, uint32_t prompt, way w, float *out
   mgl_runner_destroy(runner);
 }
 
+// Is this the scalar level, besides others?
+static bool is_scalar(void) {
+  const char *level = getenv("MEGALITH_SIMD");
+  return level != NULL && strcmp(level, mgl_simd_name(MGL_SIMD_SCALAR)) == 0 &&
+         mgl_simd_detected() != MGL_SIMD_SCALAR;
+}
+
 static int repeats(void) {
   const char *level = getenv("MEGALITH_SIMD");
   if (getenv("MGL_TEST_LONG") != NULL) {
     return LONG_REPEATS;
   }
-  return level != NULL && strcmp(level, mgl_simd_name(mgl_simd_detected())) == 0 ? REPEATS
-                                                                                 : OTHER_REPEATS;
+  bool is_best = level != NULL && strcmp(level, mgl_simd_name(mgl_simd_detected())) == 0;
+  return is_best ? REPEATS : is_scalar() ? 1 : OTHER_REPEATS;
 }
 
 static size_t way_stride(void) {
-  const char *level = getenv("MEGALITH_SIMD");
-  bool is_scalar = level != NULL && strcmp(level, mgl_simd_name(MGL_SIMD_SCALAR)) == 0;
-  return is_scalar && mgl_simd_detected() != MGL_SIMD_SCALAR && getenv("MGL_TEST_LONG") == NULL ? 2
-                                                                                                : 1;
+  return is_scalar() && getenv("MGL_TEST_LONG") == NULL ? 4 : 1;
 }
 
 // The first way is what all are compared with; the first `repeated` run several times.

@@ -193,7 +193,8 @@ void mgl_cuda_sampling_adopt(mgl_cuda_program *p, const mgl_feed_command *comman
     memcpy(f->masks + at, mask_in_log(p, slot), mask_stride(p) * sizeof *f->masks);
     sequence->mask = mgl_cuda_pointer(f->masks_at + at * sizeof *f->masks);
   }
-  if (submits && sequence->edits != NULL && command->edit_count <= f->edit_capacity) {
+  if (submits && sequence->edits != NULL && f->staged_edits != NULL &&
+      command->edit_count <= f->edit_capacity) {
     const size_t at = (size_t)slot * f->edit_capacity;
     memcpy(f->staged_edits + at, slot_edits_in_log(p, slot),
            command->edit_count * sizeof *f->staged_edits);

@@ -11,7 +11,7 @@
 #include "support/first_child.h"
 #include "support/must.h"
 
-enum { OTHERS = 3, OTHER_TOKENS = 9, TEXT_BYTES = 8 };
+enum { OTHERS = 3, OTHER_TOKENS = 9, TEXT_BYTES = 16 };
 
 static const mgl_mode modes[] = {MGL_MODE_MEGA, MGL_MODE_FULL};
 

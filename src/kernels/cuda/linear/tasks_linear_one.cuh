@@ -339,12 +339,13 @@ static __device__ __forceinline__ void mgl_one_multiply(const mgl_one_page<MGL_P
   }
 }
 
-// A page's sums. Only the lane that holds the columns of the page's pieces has them, and gives them
-// to the others.
+// The sums of the page whose pieces begin with `piece`. Only the lane that holds their columns has
+// them, and gives them to the others.
 static __device__ __forceinline__ mgl_one_sums
-mgl_one_gather(const float products[MGL_LINEAR_STEPS][4], int holder) {
+mgl_one_gather(const mgl_worker *w, const float products[MGL_LINEAR_STEPS][4], uint32_t piece) {
   const float low = (products[0][0] + products[1][0]) + (products[2][1] + products[3][1]);
   const float high = (products[0][2] + products[1][2]) + (products[2][3] + products[3][3]);
+  const int holder = (int)((w->lane & ~3u) + piece % MGL_ONE_PIECES / 2);
   return {__shfl_sync(0xffffffffu, low, holder), __shfl_sync(0xffffffffu, high, holder)};
 }
 
@@ -398,12 +399,20 @@ static __device__ __forceinline__ void mgl_one_pair(mgl_worker *w, const mgl_lin
                                                     mgl_one_ring *ring, mgl_one_place *at,
                                                     mgl_one_aside<NORMED> *aside) {
   float even[MGL_LINEAR_STEPS][4], odd[MGL_LINEAR_STEPS][4];
+  mgl_one_sums first;
+  if (!MGL_TARGET_COPIES) {  // there are no registers for both pages' products
+    mgl_one_do_aside<NORMED>(w, l, aside);
+  }
   mgl_one_multiply(&pages[0], at->x, even);
+  if (!MGL_TARGET_COPIES) {
+    first = mgl_one_gather(w, even, at->piece);
+  }
   mgl_one_multiply(&pages[1], at->x, odd);
-  mgl_one_do_aside<NORMED>(w, l, aside);
-  const int holder = (int)((w->lane & ~3u) + at->piece % MGL_ONE_PIECES / 2);
-  const mgl_one_sums first = mgl_one_gather(even, holder);
-  const mgl_one_sums second = mgl_one_gather(odd, holder + 1);
+  if (MGL_TARGET_COPIES) {
+    mgl_one_do_aside<NORMED>(w, l, aside);
+    first = mgl_one_gather(w, even, at->piece);
+  }
+  const mgl_one_sums second = mgl_one_gather(w, odd, at->piece + 2);
   if (ring->left > 0) {
     mgl_one_load_pair(w, l, ring, pages);
   }

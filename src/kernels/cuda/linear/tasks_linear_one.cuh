@@ -391,8 +391,9 @@ static __device__ __forceinline__ void mgl_one_do_aside(mgl_worker *w, const mgl
 }
 
 // The products of the next two pages, then two later ones are loaded into their registers. Nothing
-// waits between the products of both pages, whose sums are added in their order.
-template <bool NORMED>
+// waits between the products of both pages, whose sums are added in their order. FIRST: they may be
+// the task's first ones.
+template <bool NORMED, bool FIRST>
 static __device__ __forceinline__ void mgl_one_pair(mgl_worker *w, const mgl_linear *l,
                                                     const mgl_one_columns<NORMED> *columns,
                                                     mgl_one_page<MGL_PACKING_BF16> *pages,
@@ -400,7 +401,7 @@ static __device__ __forceinline__ void mgl_one_pair(mgl_worker *w, const mgl_lin
                                                     mgl_one_aside<NORMED> *aside) {
   float even[MGL_LINEAR_STEPS][4], odd[MGL_LINEAR_STEPS][4];
   mgl_one_sums first;
-  if (!MGL_TARGET_COPIES) {  // there are no registers for both pages' products
+  if (FIRST && !MGL_TARGET_COPIES) {  // there are no registers for both pages' products
     mgl_one_do_aside<NORMED>(w, l, aside);
   }
   mgl_one_multiply(&pages[0], at->x, even);
@@ -408,8 +409,10 @@ static __device__ __forceinline__ void mgl_one_pair(mgl_worker *w, const mgl_lin
     first = mgl_one_gather(w, even, at->piece);
   }
   mgl_one_multiply(&pages[1], at->x, odd);
-  if (MGL_TARGET_COPIES) {
+  if (FIRST && MGL_TARGET_COPIES) {
     mgl_one_do_aside<NORMED>(w, l, aside);
+  }
+  if (MGL_TARGET_COPIES) {
     first = mgl_one_gather(w, even, at->piece);
   }
   const mgl_one_sums second = mgl_one_gather(w, odd, at->piece + 2);
@@ -444,12 +447,12 @@ static __device__ __forceinline__ void mgl_one_batch(
   mgl_one_place at = {0, columns->v[0], {0, 0}, partial + w->warp * MGL_ONE_WARP_FLOATS};
 #pragma unroll 1
   for (uint32_t left = l->blocks * l->pages;;) {
-    mgl_one_pair<NORMED>(w, l, columns, &pages[0], ring, &at, aside);
+    mgl_one_pair<NORMED, true>(w, l, columns, &pages[0], ring, &at, aside);
     left -= 2;
     if (left == 0) {
       break;
     }
-    mgl_one_pair<NORMED>(w, l, columns, &pages[2], ring, &at, aside);
+    mgl_one_pair<NORMED, false>(w, l, columns, &pages[2], ring, &at, aside);
     left -= 2;
     if (left == 0) {
       break;
@@ -576,7 +579,8 @@ template <bool NORMED, mgl_packing P>
 static __device__ __forceinline__ void mgl_task_linear_one(mgl_worker *w) {
   const mgl_slot *slot = mgl_task_slot(w);
   mgl_linear l;
-  mgl_linear_init(w, slot, mgl_linear_rows(slot), true, &l);
+  mgl_linear_init(w, slot, slot->rows, true, &l);  // (docs/log/240)
+  l.normed = NORMED;
   const uint32_t begin = slot->begin;
   const uint32_t end = slot->end;
   mgl_one_norm norm;

@@ -268,11 +268,11 @@ static __device__ __forceinline__ void mgl_attend_tile_step(const mgl_attend *a,
   if (next) {
     mgl_attend_load_k(a, cursor->page, tile);
   }
-  uint32_t weights[2];
-  mgl_attend_softmax(a, first, scores, state, weights);
-  if (!whole) {
+  if (!whole) {  // while the scores are made
     mgl_attend_patch_v(a, first, tile);
   }
+  uint32_t weights[2];
+  mgl_attend_softmax(a, first, scores, state, weights);
   mgl_attend_values(tile, weights, state);
   if (next) {
     mgl_attend_load_v(a, cursor->page, tile);

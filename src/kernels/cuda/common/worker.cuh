@@ -56,7 +56,7 @@ struct __align__(16) mgl_slot {
   mgl_cuda_op op;       // copied, so that consumers need no memory access to begin
   uint32_t begin, end;  // tile; in row blocks for linears
   uint32_t function;    // mgl_task_function (twin/variant.h)
-  uint32_t rows;        // MGL_CALL_LINEAR_ROWS: of the iteration that are computed
+  uint32_t rows;        // of the iteration that are computed, for linears of few tokens
   uint32_t task;
   uint32_t trigger_event;
   mgl_word *trigger;  // its counter, where only workers that poll it wait; NULL: more is to be done
@@ -309,7 +309,7 @@ static __device__ __forceinline__ bool mgl_task_begin(mgl_worker *w) {
 // given up, or it is a fault to be. (Who gives up has seen `stop`, and so does who meets it at a
 // barrier afterwards.)
 static __device__ __forceinline__ bool mgl_task_is_mute(const mgl_worker *w) {
-  return w->block->stop != 0 || mgl_task_slot(w)->mute != 0;
+  return (w->block->stop | mgl_task_slot(w)->mute) != 0;  // both are looked at at once
 }
 
 // --- activations that carry their readiness ------------------------------------------------------

@@ -121,15 +121,12 @@ static __device__ __forceinline__ bool mgl_experts_row(mgl_worker *w, mgl_linear
   }
   mgl_one_await<UP, P>(w, l, &mine);
   mgl_one_round<UP, P>(l, &mine, norm, &columns, &squares);
-  if (row == 0) {
-    mgl_task_began(w);
-  }
-  mgl_one_share_squares<UP, P>(w, l, &squares);
+  mgl_one_aside<UP> aside = {true, row == 0, &squares};
   uint32_t buffer = 0;
 #pragma unroll 1
   for (;;) {
     float *partial = (float *)w->scratch + buffer * MGL_ONE_BATCH_FLOATS;
-    mgl_one_batch(w, l, &columns, partial, pages, &ring);
+    mgl_one_batch(w, l, &columns, partial, pages, &ring, &aside);
     mgl_sync_consumers();
     if (w->thread < MGL_ONE_OUTPUTS) {
       mgl_experts_finish<UP>(w, l, row, &output, partial);

@@ -10,6 +10,7 @@
 //
 // What happens between the arrival of x and the outputs is short: the first MGL_ONE_AHEAD pages are
 // in registers by then, where they wait for x, and the loader has their places in shared memory.
+// Pages are multiplied in pairs, and what has time is done while the first pair is (docs/log/238).
 //   Rejected: the general shape (four of a warp's lanes load x, a trip to the L2 for every two
 //   pages); a page for each warp (half as many waits, but two more barriers); x staged in shared
 //   memory, read again for every page (docs/log/054, 056, 084).
@@ -293,21 +294,26 @@ static __device__ __forceinline__ bool mgl_one_load_first(const mgl_worker *w, c
   return true;
 }
 
-// The next page, into registers.
-static __device__ __forceinline__ void mgl_one_load(const mgl_worker *w, const mgl_linear *l,
-                                                    mgl_one_ring *ring,
-                                                    mgl_one_page<MGL_PACKING_BF16> *out) {
-  uint32_t full = mgl_one_barrier(w, ring->page);
-  mgl_page_wait_at(w, full, ring->parity);
-  mgl_one_read(l, ring->page, out);
-  uint32_t next = ring->page + 1;
-  ring->parity ^= next == w->page_count ? 1 : 0;
-  ring->page = next == w->page_count ? 0 : next;
-  ring->left--;
-  full += MGL_ONE_FREE + mgl_loads_arrived(out->v, l->zero);
+// The next two pages, into registers.
+static __device__ __forceinline__ void mgl_one_load_pair(const mgl_worker *w, const mgl_linear *l,
+                                                         mgl_one_ring *ring,
+                                                         mgl_one_page<MGL_PACKING_BF16> *pages) {
+  const uint32_t first = ring->page;
+  const uint32_t second = first + 1 == w->page_count ? 0 : first + 1;
+  const uint32_t parity = ring->parity ^ (second == 0 ? 1 : 0);
+  const uint32_t full[2] = {mgl_one_barrier(w, first), mgl_one_barrier(w, second)};
+  mgl_page_wait_at(w, full[0], ring->parity);
+  mgl_one_read(l, first, &pages[0]);
+  mgl_page_wait_at(w, full[1], parity);
+  mgl_one_read(l, second, &pages[1]);
+  ring->page = second + 1 == w->page_count ? 0 : second + 1;
+  ring->parity = parity ^ (ring->page == 0 ? 1 : 0);
+  ring->left -= 2;
+  const uint32_t arrived =
+      mgl_loads_arrived(pages[0].v, l->zero) | mgl_loads_arrived(pages[1].v, l->zero);
   __syncwarp();
-  if (w->lane == 0) {
-    mgl_mbarrier_arrive_at(full);
+  if (w->lane < 2) {
+    mgl_mbarrier_arrive_at((w->lane == 0 ? full[0] : full[1]) + MGL_ONE_FREE + arrived);
   }
 }
 
@@ -318,23 +324,29 @@ struct mgl_one_sums {
   float low, high;
 };
 
-// Adds a page's products; x: the columns of its round, of which `column` and the next one are the
-// page's pieces. Only the lanes that hold these have the page's sums, and give them to the others.
-static __device__ __forceinline__ void mgl_one_products(const mgl_worker *w,
-                                                        const mgl_one_page<MGL_PACKING_BF16> *page,
-                                                        uint4 x, uint32_t column,
-                                                        mgl_one_sums *sums) {
-  float products[MGL_LINEAR_STEPS][4] = {};
+// A page's products, of which nobody waits for another; x: the columns of its round.
+static __device__ __forceinline__ void mgl_one_multiply(const mgl_one_page<MGL_PACKING_BF16> *page,
+                                                        uint4 x,
+                                                        float products[MGL_LINEAR_STEPS][4]) {
 #pragma unroll
   for (int step = 0; step < MGL_LINEAR_STEPS; step++) {
     const uint32_t a[4] = {page->v[step].x, page->v[step].y, page->v[step].z, page->v[step].w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      products[step][i] = 0;
+    }
     mgl_mma(products[step], a, step % 2 == 0 ? x.x : x.z, step % 2 == 0 ? x.y : x.w);
   }
-  float low = (products[0][0] + products[1][0]) + (products[2][1] + products[3][1]);
-  float high = (products[0][2] + products[1][2]) + (products[2][3] + products[3][3]);
-  int holder = (int)((w->lane & ~3u) + column / 2);
-  sums->low += __shfl_sync(0xffffffffu, low, holder);
-  sums->high += __shfl_sync(0xffffffffu, high, holder);
+}
+
+// The sums of the page whose pieces begin with `piece`. Only the lane that holds their columns has
+// them, and gives them to the others.
+static __device__ __forceinline__ mgl_one_sums
+mgl_one_gather(const mgl_worker *w, const float products[MGL_LINEAR_STEPS][4], uint32_t piece) {
+  const float low = (products[0][0] + products[1][0]) + (products[2][1] + products[3][1]);
+  const float high = (products[0][2] + products[1][2]) + (products[2][3] + products[3][3]);
+  const int holder = (int)((w->lane & ~3u) + piece % MGL_ONE_PIECES / 2);
+  return {__shfl_sync(0xffffffffu, low, holder), __shfl_sync(0xffffffffu, high, holder)};
 }
 
 // The columns of a round.
@@ -357,19 +369,60 @@ struct mgl_one_place {
   float *to;  // where the sums of its row block go
 };
 
-// The next page's products, then a later page is loaded into its registers. ENDS: it may be the
-// last one of a row block or of a round.
-template <bool NORMED, bool ENDS>
-static __device__ __forceinline__ void mgl_one_step(const mgl_worker *w, const mgl_linear *l,
-                                                    const mgl_one_columns<NORMED> *columns,
-                                                    mgl_one_page<MGL_PACKING_BF16> *page,
-                                                    mgl_one_ring *ring, mgl_one_place *at) {
-  mgl_one_products(w, page, at->x, at->piece % MGL_ONE_PIECES, &at->sums);
-  if (ring->left > 0) {
-    mgl_one_load(w, l, ring, page);
+// What a warp does while the tensor cores make the first products of a task: nobody waits for it
+// before these are added up.
+template <bool NORMED>
+struct mgl_one_aside {
+  bool waits;                              // it is still to be done
+  bool begins;                             // to say that the task has inputs, too
+  const mgl_one_squares<NORMED> *squares;  // to share
+};
+
+template <bool NORMED>
+static __device__ __forceinline__ void mgl_one_do_aside(mgl_worker *w, const mgl_linear *l,
+                                                        mgl_one_aside<NORMED> *aside) {
+  if (aside->waits) {
+    aside->waits = false;
+    if (aside->begins) {
+      mgl_task_began(w);
+    }
+    mgl_one_share_squares<NORMED, MGL_PACKING_BF16>(w, l, aside->squares);
   }
-  at->piece += 2;
-  if (ENDS && (at->piece == 2 * l->pages || at->piece % MGL_ONE_PIECES == 0)) {
+}
+
+// The products of the next two pages, then two later ones are loaded into their registers. Nothing
+// waits between the products of both pages, whose sums are added in their order. FIRST: they may be
+// the task's first ones.
+template <bool NORMED, bool FIRST>
+static __device__ __forceinline__ void mgl_one_pair(mgl_worker *w, const mgl_linear *l,
+                                                    const mgl_one_columns<NORMED> *columns,
+                                                    mgl_one_page<MGL_PACKING_BF16> *pages,
+                                                    mgl_one_ring *ring, mgl_one_place *at,
+                                                    mgl_one_aside<NORMED> *aside) {
+  float even[MGL_LINEAR_STEPS][4], odd[MGL_LINEAR_STEPS][4];
+  mgl_one_sums first;
+  if (FIRST && !MGL_TARGET_COPIES) {  // there are no registers for both pages' products
+    mgl_one_do_aside<NORMED>(w, l, aside);
+  }
+  mgl_one_multiply(&pages[0], at->x, even);
+  if (!MGL_TARGET_COPIES) {
+    first = mgl_one_gather(w, even, at->piece);
+  }
+  mgl_one_multiply(&pages[1], at->x, odd);
+  if (FIRST && MGL_TARGET_COPIES) {
+    mgl_one_do_aside<NORMED>(w, l, aside);
+  }
+  if (MGL_TARGET_COPIES) {
+    first = mgl_one_gather(w, even, at->piece);
+  }
+  const mgl_one_sums second = mgl_one_gather(w, odd, at->piece + 2);
+  if (ring->left > 0) {
+    mgl_one_load_pair(w, l, ring, pages);
+  }
+  at->sums.low = (at->sums.low + first.low) + second.low;
+  at->sums.high = (at->sums.high + first.high) + second.high;
+  at->piece += 4;
+  if (at->piece == 2 * l->pages || at->piece % MGL_ONE_PIECES == 0) {
     bool ends = at->piece == 2 * l->pages;
     if (ends && w->lane % 4 == 0) {
       at->to[w->lane / 4] = at->sums.low;
@@ -387,23 +440,19 @@ static __device__ __forceinline__ void mgl_one_step(const mgl_worker *w, const m
 // A row block has an even number of pages, so a batch that another one follows has a multiple of
 // MGL_ONE_AHEAD.
 template <bool NORMED>
-static __device__ __forceinline__ void mgl_one_batch(const mgl_worker *w, const mgl_linear *l,
-                                                     const mgl_one_columns<NORMED> *columns,
-                                                     float *partial,
-                                                     mgl_one_page<MGL_PACKING_BF16> *pages,
-                                                     mgl_one_ring *ring) {
-  static_assert(MGL_ONE_AHEAD == 4, "steps below");
+static __device__ __forceinline__ void mgl_one_batch(
+    mgl_worker *w, const mgl_linear *l, const mgl_one_columns<NORMED> *columns, float *partial,
+    mgl_one_page<MGL_PACKING_BF16> *pages, mgl_one_ring *ring, mgl_one_aside<NORMED> *aside) {
+  static_assert(MGL_ONE_AHEAD == 4, "pairs below");
   mgl_one_place at = {0, columns->v[0], {0, 0}, partial + w->warp * MGL_ONE_WARP_FLOATS};
 #pragma unroll 1
   for (uint32_t left = l->blocks * l->pages;;) {
-    mgl_one_step<NORMED, false>(w, l, columns, &pages[0], ring, &at);
-    mgl_one_step<NORMED, true>(w, l, columns, &pages[1], ring, &at);
+    mgl_one_pair<NORMED, true>(w, l, columns, &pages[0], ring, &at, aside);
     left -= 2;
     if (left == 0) {
       break;
     }
-    mgl_one_step<NORMED, false>(w, l, columns, &pages[2], ring, &at);
-    mgl_one_step<NORMED, true>(w, l, columns, &pages[3], ring, &at);
+    mgl_one_pair<NORMED, false>(w, l, columns, &pages[2], ring, &at, aside);
     left -= 2;
     if (left == 0) {
       break;
@@ -530,7 +579,8 @@ template <bool NORMED, mgl_packing P>
 static __device__ __forceinline__ void mgl_task_linear_one(mgl_worker *w) {
   const mgl_slot *slot = mgl_task_slot(w);
   mgl_linear l;
-  mgl_linear_init(w, slot, mgl_linear_rows(slot), true, &l);
+  mgl_linear_init(w, slot, slot->rows, true, &l);  // (docs/log/240)
+  l.normed = NORMED;
   const uint32_t begin = slot->begin;
   const uint32_t end = slot->end;
   mgl_one_norm norm;
@@ -559,8 +609,7 @@ static __device__ __forceinline__ void mgl_task_linear_one(mgl_worker *w) {
   }
   mgl_one_await<NORMED, P>(w, &l, &mine);
   mgl_one_round<NORMED, P>(&l, &mine, &norm, &columns, &squares);
-  mgl_task_began(w);
-  mgl_one_share_squares<NORMED, P>(w, &l, &squares);
+  mgl_one_aside<NORMED> aside = {true, true, &squares};
   uint64_t best = 0;
   uint32_t buffer = 0;
 #pragma unroll 1
@@ -568,7 +617,7 @@ static __device__ __forceinline__ void mgl_task_linear_one(mgl_worker *w) {
     // Two batches' partial sums in turn: who writes those of one has met at a barrier all that have
     // read those of the one before the last.
     float *partial = (float *)w->scratch + buffer * MGL_ONE_BATCH_FLOATS;
-    mgl_one_batch(w, &l, &columns, partial, pages, &ring);
+    mgl_one_batch(w, &l, &columns, partial, pages, &ring, &aside);
     mgl_sync_consumers();
     if (w->thread < MGL_ONE_OUTPUTS) {
       mgl_one_finish<NORMED>(w, &l, &output, partial, &best);

@@ -434,7 +434,7 @@ template <bool NORMED, mgl_packing P>
 static __device__ __forceinline__ void mgl_task_linear_paged(mgl_worker *w) {
   const mgl_slot *slot = mgl_task_slot(w);
   mgl_linear l;
-  mgl_linear_init(w, slot, mgl_linear_rows(slot), true, &l);
+  mgl_linear_init(w, slot, slot->rows, true, &l);
   const uint32_t begin = slot->begin;
   const uint32_t end = slot->end;
   mgl_one_norm norm;

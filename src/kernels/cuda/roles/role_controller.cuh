@@ -349,6 +349,7 @@ static __device__ __forceinline__ bool mgl_announce(mgl_controller *c,
     }
     slot->function = function;
     if ((function >= MGL_CALL_LINEAR_ROWS_1 && function <= MGL_CALL_LINEAR_ROWS_2_NORMED) ||
+        function == MGL_CALL_LINEAR_ONE || function == MGL_CALL_LINEAR_ONE_NORMED ||
         (MGL_HAS_CODES && function >= MGL_CALL_CODED)) {
       slot->rows = mgl_linear_rows(slot);  // so that its consumers need not go to the L2 for it
     }

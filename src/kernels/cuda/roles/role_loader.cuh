@@ -443,11 +443,12 @@ static __device__ __forceinline__ bool mgl_load_list(mgl_loader *l, const mgl_cu
       mine = told != nullptr ? mgl_hear_load(l, block, told) : mgl_fetch_load(graph, first + lane);
     }
     for (uint32_t i = 0; i < count; i++, l->ordinal++) {
-      mgl_load load = mgl_load_of_lane(&mine, i);
       bool goes_on = true;
-      if (MGL_HAS_EXPERTS && load.experts != MGL_LOAD_DENSE) {
-        goes_on = mgl_loader_route(l, &load);
+      if (MGL_HAS_EXPERTS) {  // before the rest of the load is kept, too
+        const uint32_t experts = __shfl_sync(0xffffffffu, mine.experts, i);
+        goes_on = experts == MGL_LOAD_DENSE || mgl_loader_route(l, experts);
       }
+      mgl_load load = mgl_load_of_lane(&mine, i);
       if (goes_on && load.weights != nullptr && lane < MGL_LOADER_LANES) {
         goes_on = mgl_load_task(l, &load);
       }

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/e4m3.h"
 
 enum { CANDIDATES = 16 };
 #define CANDIDATE_STEP 0.02f
@@ -77,6 +78,12 @@ static uint8_t nearest(mgl_dtype code, float value) {
 // Rounds a group by a scale.
 static void round_group(mgl_dtype code, const float *values, uint32_t count, float scale,
                         uint8_t *codes) {
+  if (code == MGL_DTYPE_E4M3 && scale > 0) {  // as below, without a call a value
+    for (uint32_t i = 0; i < count; i++) {
+      codes[i] = mgl_e4m3_nearest(values[i] / scale);
+    }
+    return;
+  }
   for (uint32_t i = 0; i < count; i++) {
     codes[i] = scale > 0 ? nearest(code, values[i] / scale) : nearest(code, 0);
   }

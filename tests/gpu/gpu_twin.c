@@ -44,8 +44,8 @@ void gpu_twin_open(const gpu_model *model, uint32_t tokens, uint32_t page_count,
 static void widen_rows(const mgl_tensor *tensor, uint32_t rows_dim, const void *data,
                        const void *to, mgl_cpu_weights *weights) {
   const unsigned char *begin = (const unsigned char *)weights->pages;
-  float *out = (float *)(void *)((unsigned char *)weights->pages +
-                                 ((const unsigned char *)to - begin));
+  float *out =
+      (float *)(void *)((unsigned char *)weights->pages + ((const unsigned char *)to - begin));
   const uint32_t rows = tensor->dims[rows_dim].number, k = tensor->dims[rows_dim + 1].number;
   const mgl_form form = mgl_tensor_form(tensor);
   if (form.group == 0) {

@@ -84,8 +84,8 @@ static uint32_t compare_routers(sides *s, double *error) {
     const float *cpu = s->twin.results[gpu_twin_producer(&s->twin, tensor)];
     const size_t count = (size_t)s->plan->token_count * experts;
     float *gpu = gpu_must_alloc(count, sizeof *gpu);
-    gpu_must(
-        mgl_cuda_program_read(s->gpu, graph, fused->tensors[tensor].name, gpu, count, &err), &err);
+    gpu_must(mgl_cuda_program_read(s->gpu, graph, fused->tensors[tensor].name, gpu, count, &err),
+             &err);
     const double here = gpu_error(gpu, cpu, count);
     *error = here > *error ? here : *error;
     for (size_t at = 0; at < count; at += experts) {
@@ -144,8 +144,9 @@ static double compare_steps(sides *s, uint32_t *compared) {
   for (uint32_t i = 0; i < PROMPT; i++) {
     tokens[i] = gpu_model_token(&s->model, i);
   }
-  printf("\n| step | tokens | relative error | token, CPU | token, GPU | gap | error of routers | "
-         "other experts |\n");
+  printf(
+      "\n| step | tokens | relative error | token, CPU | token, GPU | gap | error of routers | "
+      "other experts |\n");
   printf("|---|---|---|---|---|---|---|---|\n");
   for (uint32_t step = 0; step < GENERATE; step++) {
     mgl_logits cpu = {0};

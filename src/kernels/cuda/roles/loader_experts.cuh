@@ -123,10 +123,10 @@ static __device__ __forceinline__ void mgl_expert_sort(mgl_expert_row *row) {
 }
 
 // The whole warp: of this lane's experts those that are among the S of the token, a bit each, and
-// the largest of all logits. What a turn takes is met once a layer by everybody, so each lane has
-// its best one in front, and the lowest number is looked for only where several are the best.
+// the largest of all logits; everybody waits for it once a layer. Each turn takes the largest ones
+// that are left. ties: of equal ones that of the lowest number, else all of them.
 static __device__ __forceinline__ uint32_t
-mgl_expert_find(const uint32_t logits[MGL_EXPERT_LANE_LOGITS], uint32_t *top) {
+mgl_expert_take(const uint32_t logits[MGL_EXPERT_LANE_LOGITS], bool ties, uint32_t *top) {
   const uint32_t lane = threadIdx.x % 32;
   uint32_t chosen = 0;
   mgl_expert_row row;
@@ -140,8 +140,7 @@ mgl_expert_find(const uint32_t logits[MGL_EXPERT_LANE_LOGITS], uint32_t *top) {
   for (uint32_t slot = 0; slot < MGL_EXPERT_SLOTS; slot++) {
     const uint32_t largest = __reduce_max_sync(0xffffffffu, row.order[0]);
     bool is_mine = row.order[0] == largest;
-    const uint32_t all = __ballot_sync(0xffffffffu, is_mine);
-    if ((all & (all - 1)) != 0) {
+    if (ties) {
       const uint32_t mine = is_mine ? row.place[0] * 32 + lane : 0xffffffffu;
       is_mine = mine == __reduce_min_sync(0xffffffffu, mine);
     }
@@ -154,6 +153,19 @@ mgl_expert_find(const uint32_t logits[MGL_EXPERT_LANE_LOGITS], uint32_t *top) {
       row.place[i] = !is_mine ? row.place[i] : last ? 0 : row.place[last ? i : i + 1];
     }
   }
+  return chosen;
+}
+
+// The lowest number is looked for only where equal ones made too many.
+static __device__ __forceinline__ uint32_t
+mgl_expert_find(const uint32_t logits[MGL_EXPERT_LANE_LOGITS], uint32_t *top) {
+  uint32_t chosen = 0;
+  bool ties = false;
+#pragma unroll 1
+  do {
+    chosen = mgl_expert_take(logits, ties, top);
+    ties = !ties && __reduce_add_sync(0xffffffffu, __popc(chosen)) != MGL_EXPERT_SLOTS;
+  } while (ties);
   return chosen;
 }
 
@@ -225,9 +237,8 @@ enum {
   MGL_EXPERT_MARK_SLOTS = 8,  // where in a mark
 };
 
-static_assert(!MGL_EXPERTS_BY_HITS ||
-                  MGL_EXPERT_MARKS_AT + MGL_EXPERTS * MGL_EXPERT_MARK_BYTES <=
-                      MGL_CUDA_SCRATCH_BYTES,
+static_assert(!MGL_EXPERTS_BY_HITS || MGL_EXPERT_MARKS_AT + MGL_EXPERTS * MGL_EXPERT_MARK_BYTES <=
+                                          MGL_CUDA_SCRATCH_BYTES,
               "room for marks");
 
 static __device__ __forceinline__ void mgl_store_words(uint32_t at, uint32_t a, uint32_t b,
@@ -253,8 +264,8 @@ static __device__ __forceinline__ void mgl_expert_mark_rows(uint32_t scratch, ui
         mgl_load_shared_word(scratch + MGL_EXPERT_ROUTES_AT + i * MGL_EXPERT_ROUTE_BYTES);
     const uint32_t mark = scratch + MGL_EXPERT_MARKS_AT + expert * MGL_EXPERT_MARK_BYTES;
     mgl_flip_bits(mark + row / 32 * 4, 1u << row % 32);
-    mgl_flip_bits(mark + MGL_EXPERT_MARK_SLOTS + in_pass / 8 * 4,
-                  (15 ^ i % MGL_EXPERT_SLOTS) << in_pass % 8 * 4);
+    mgl_flip_bits(mark + MGL_EXPERT_MARK_SLOTS + in_pass / 8 * 4, (15 ^ i % MGL_EXPERT_SLOTS)
+                                                                      << in_pass % 8 * 4);
   }
   __syncwarp();
 }
@@ -408,9 +419,9 @@ static __device__ __forceinline__ bool mgl_load_up(mgl_loader *l, const mgl_load
                                                    uint32_t end) {
 #pragma unroll 1
   for (uint32_t block = begin; block < end; block++) {
-    uint64_t from = (uint64_t)mgl_line_expert(line, block / MGL_EXPERT_UP_BLOCKS) *
-                        MGL_EXPERT_UP_BLOCKS +
-                    block % MGL_EXPERT_UP_BLOCKS;
+    uint64_t from =
+        (uint64_t)mgl_line_expert(line, block / MGL_EXPERT_UP_BLOCKS) * MGL_EXPERT_UP_BLOCKS +
+        block % MGL_EXPERT_UP_BLOCKS;
     from *= MGL_EXPERT_UP_BYTES;
 #pragma unroll 1
     for (uint32_t at = 0; at < MGL_EXPERT_UP_BYTES; at += MGL_CUDA_PAGE_BYTES) {
@@ -466,9 +477,9 @@ static __device__ __forceinline__ bool mgl_load_coded_up(mgl_loader *l, const mg
   const uint32_t most = mgl_packing_panels((mgl_packing)load->packing);
 #pragma unroll 1
   for (uint32_t block = begin; block < end; block++) {
-    const uint64_t first = (uint64_t)mgl_line_expert(line, block / MGL_EXPERT_UP_BLOCKS) *
-                               MGL_EXPERT_UP_BLOCKS +
-                           block % MGL_EXPERT_UP_BLOCKS;
+    const uint64_t first =
+        (uint64_t)mgl_line_expert(line, block / MGL_EXPERT_UP_BLOCKS) * MGL_EXPERT_UP_BLOCKS +
+        block % MGL_EXPERT_UP_BLOCKS;
     const uint8_t *from = load->weights + first * panels * load->panel_bytes;
     for (uint32_t i = 0; i < panels; i += most) {
       const uint32_t count = min(most, panels - i);
@@ -596,8 +607,27 @@ static __device__ __forceinline__ bool mgl_load_ups(mgl_loader *l, const mgl_loa
   return true;
 }
 
+// Looks up where the first page's parts of all slots lie, at once: bulk copies look up one address
+// after the other, and down has another one for each slot.
+static __device__ __forceinline__ void mgl_warm_downs(const mgl_loader *l, const mgl_load *load) {
+  const mgl_expert_line line = mgl_line_of_row(l, 0);
+  const uint64_t expert_bytes =
+      MGL_EXPERT_DOWN_BLOCKS *
+      (mgl_is_coded(load) ? (uint64_t)mgl_panels_of(MGL_EXPERT_FEATURES) * load->panel_bytes
+                          : (uint64_t)MGL_EXPERT_DOWN_BYTES);
+  const uint8_t *from = load->weights + load->begin * (expert_bytes / MGL_EXPERT_DOWN_BLOCKS);
+#pragma unroll 1
+  for (uint32_t i = 0; i < MGL_EXPERT_SLOTS; i++) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(from + mgl_line_expert(&line, i) * expert_bytes)
+                 : "memory");
+  }
+}
+
 static __device__ __forceinline__ bool mgl_load_downs(mgl_loader *l, const mgl_load *load) {
   const bool hits = mgl_loads_hits(l, load);
+  if (!hits && l->rows > 0) {
+    mgl_warm_downs(l, load);
+  }
   const uint32_t lines =
       hits ? (l->rows + (MGL_EXPERT_PASS_ROWS - 1)) / MGL_EXPERT_PASS_ROWS : l->rows;
 #pragma unroll 1

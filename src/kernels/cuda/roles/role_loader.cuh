@@ -50,6 +50,7 @@ struct mgl_loader {
   uint32_t block_at;               // addresses in shared memory: of the block,
   uint32_t pages_at;               // and of page 0 of the ring
   uint32_t page_count;             // run's
+  bool prefetch;                   // run's; of each task it would be a trip to the L2
   uint32_t most_short, most_long;  // of the graph: of tasks with few pages, and with many
   uint32_t most_ahead;             // of those without inputs
   uint32_t most;                   // of the task once it has inputs
@@ -321,7 +322,7 @@ static __device__ __forceinline__ bool mgl_loader_await_turn(const mgl_loader *l
 
 // All pages of a task. False: give up.
 static __device__ __forceinline__ bool mgl_load_task(mgl_loader *l, const mgl_load *load) {
-  if (l->run->prefetch == 0 && !mgl_loader_told(!mgl_loader_looks() || mgl_loader_await_turn(l))) {
+  if (!l->prefetch && !mgl_loader_told(!mgl_loader_looks() || mgl_loader_await_turn(l))) {
     return false;
   }
   uint32_t began = mgl_trace_clock();
@@ -497,6 +498,7 @@ static __device__ __forceinline__ void mgl_loader_run(mgl_cuda_run *run, mgl_blo
   l.block_at = mgl_kept(mgl_shared_address(block));
   l.pages_at = mgl_kept(mgl_shared_address(pages));
   l.page_count = run->page_count;
+  l.prefetch = run->prefetch != 0;
   mgl_trace_open(run, MGL_CUDA_TRACE_LOAD, &l.traced);
   const bool is_told = run->tells_loader != 0;
   for (;; l.iteration++) {

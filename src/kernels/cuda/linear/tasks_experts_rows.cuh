@@ -234,8 +234,6 @@ template <mgl_packing P>
 static __device__ __forceinline__ bool mgl_parts_run(mgl_worker *w, const mgl_linear *l) {
   const mgl_slot *slot = mgl_task_slot(w);
   constexpr uint32_t outputs = mgl_hit_shape<1>::FLOATS;
-  mgl_part_x<P> x;
-  mgl_part_column column = {};
   if (!mgl_task_wait(w)) {
     return false;
   }
@@ -243,25 +241,30 @@ static __device__ __forceinline__ bool mgl_parts_run(mgl_worker *w, const mgl_li
   const uint32_t parts = mgl_expert_word(w, MGL_EXPERT_PARTS_COUNT_AT);
   const uint32_t begin = mgl_part_share(slot->begin, parts);
   const uint32_t end = mgl_part_share(slot->end, parts);
+  uint32_t buffer = 0;
 #pragma unroll 1
-  for (uint32_t i = begin, buffer = 0; i < end; i++, buffer ^= 1) {
-    const uint32_t block = i % MGL_HIT_UP_BLOCKS;
-    if (i == begin || block == 0) {
-      if (i > begin) {
-        mgl_sync_consumers();  // the part before has read its sums of squares
-      }
-      mgl_part_take_x<P>(w, l, i / MGL_HIT_UP_BLOCKS, &x);
-      column = mgl_part_find(w, i / MGL_HIT_UP_BLOCKS, w->thread / MGL_CUDA_BLOCK_ROWS % 8);
-      if (i == begin) {
-        mgl_task_began(w);
-      }
+  for (uint32_t i = begin; i < end;) {
+    const uint32_t part = i / MGL_HIT_UP_BLOCKS;
+    const uint32_t behind = min(end, (part + 1) * MGL_HIT_UP_BLOCKS);
+    if (i > begin) {
+      mgl_sync_consumers();  // the part before has read its sums of squares
     }
-    float sums[1][4] = {};
-    mgl_part_block<P>(w, l, &x, sums);
-    mgl_hit_share_sums<1>(w, buffer, sums);
-    mgl_sync_consumers();
-    if (w->thread < outputs) {
-      mgl_part_finish(w, l, buffer, column, block);
+    mgl_part_x<P> x;
+    mgl_part_take_x<P>(w, l, part, &x);
+    const mgl_part_column column =
+        mgl_part_find(w, part, w->thread / MGL_CUDA_BLOCK_ROWS % MGL_EXPERT_PART_ROWS);
+    if (i == begin) {
+      mgl_task_began(w);
+    }
+#pragma unroll 1
+    for (; i < behind; i++, buffer ^= 1) {
+      float sums[1][4] = {};
+      mgl_part_block<P>(w, l, &x, sums);
+      mgl_hit_share_sums<1>(w, buffer, sums);
+      mgl_sync_consumers();
+      if (w->thread < outputs) {
+        mgl_part_finish(w, l, buffer, column, i % MGL_HIT_UP_BLOCKS);
+      }
     }
   }
   return true;

@@ -607,27 +607,8 @@ static __device__ __forceinline__ bool mgl_load_ups(mgl_loader *l, const mgl_loa
   return true;
 }
 
-// Looks up where the first page's parts of all slots lie, at once: bulk copies look up one address
-// after the other, and down has another one for each slot.
-static __device__ __forceinline__ void mgl_warm_downs(const mgl_loader *l, const mgl_load *load) {
-  const mgl_expert_line line = mgl_line_of_row(l, 0);
-  const uint64_t expert_bytes =
-      MGL_EXPERT_DOWN_BLOCKS *
-      (mgl_is_coded(load) ? (uint64_t)mgl_panels_of(MGL_EXPERT_FEATURES) * load->panel_bytes
-                          : (uint64_t)MGL_EXPERT_DOWN_BYTES);
-  const uint8_t *from = load->weights + load->begin * (expert_bytes / MGL_EXPERT_DOWN_BLOCKS);
-#pragma unroll 1
-  for (uint32_t i = 0; i < MGL_EXPERT_SLOTS; i++) {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(from + mgl_line_expert(&line, i) * expert_bytes)
-                 : "memory");
-  }
-}
-
 static __device__ __forceinline__ bool mgl_load_downs(mgl_loader *l, const mgl_load *load) {
   const bool hits = mgl_loads_hits(l, load);
-  if (!hits && l->rows > 0) {
-    mgl_warm_downs(l, load);
-  }
   const uint32_t lines =
       hits ? (l->rows + (MGL_EXPERT_PASS_ROWS - 1)) / MGL_EXPERT_PASS_ROWS : l->rows;
 #pragma unroll 1
@@ -653,7 +634,7 @@ static __device__ __forceinline__ bool mgl_load_experts(mgl_loader *l, const mgl
                                              : mgl_pages_of_block(load->k_padded));
   l->most = pages < MGL_CUDA_LONG_PAGES ? l->most_short : l->most_long;
   // What gate and up read was there before the logits were.
-  l->bound = up ? l->most : l->most_ahead;
+  l->bound = up ? l->most : mgl_loader_bound(l);
   return up ? mgl_load_ups(l, load) : mgl_load_downs(l, load);
 }
 

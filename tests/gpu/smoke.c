@@ -102,6 +102,7 @@ static uint32_t compare_routers(sides *s, double *error) {
 static void open_sides(sides *s, const char *name) {
   mgl_error err = {0};
   gpu_model_open(name, &s->model);
+  s->is_mixture = s->model.config.mixture.expert_count != 0;  // whose routers' logits are read
   mgl_model_folder folder = {.config = s->model.config};
   mgl_build cpu = {.iteration_tokens = 8,
                    .sequences = 1,
@@ -113,9 +114,9 @@ static void open_sides(sides *s, const char *name) {
                        (mgl_cuda_program_options){.sizes.limits.tokens = 8,
                                                   .sizes.sequences = 1,
                                                   .sizes.limits.pages_per_sequence = PAGES,
-                                                  .poison = true});
+                                                  .poison = true,
+                                                  .keep_activations = s->is_mixture});
   gpu_must(mgl_plan_create(mgl_runner_limits(s->cpu), &s->plan, &err), &err);
-  s->is_mixture = s->model.config.mixture.expert_count != 0;
   if (s->is_mixture) {
     gpu_twin_open(&s->model, 8, PAGES, &s->twin);
   }

@@ -3,6 +3,8 @@
 #include <assert.h>
 #include <math.h>
 
+#include "base/e4m3.h"
+
 size_t mgl_dtype_bytes(mgl_dtype dtype) {
   switch (dtype) {
     case MGL_DTYPE_F32:
@@ -78,20 +80,7 @@ float mgl_e4m3_to_f32(uint8_t value) {
 }
 
 uint8_t mgl_f32_to_e4m3(float value) {
-  uint32_t bits, code;
-  memcpy(&bits, &value, sizeof bits);
-  uint32_t magnitude = bits & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) {
-    code = 0x7f;
-  } else if (magnitude < 0x3c800000u) {  // below 2^-6 steps are 2^-9, as those of 2^14 in f32
-    float aligned = fabsf(value) + 0x1p14f;
-    memcpy(&code, &aligned, sizeof code);
-    code -= 0x46800000u;
-  } else {
-    code = ((magnitude + 0x7ffffu + (magnitude >> 20 & 1u)) >> 20) - (120u << 3);
-    code = code < 0x7e ? code : 0x7e;
-  }
-  return (uint8_t)(bits >> 24 & 0x80u) | (uint8_t)code;
+  return mgl_e4m3_nearest(value);
 }
 
 void mgl_widen_f32(mgl_dtype dtype, const void *from, size_t count, float *to) {

@@ -6,10 +6,12 @@
 // smooth, and this is within a few percent of the best scale.
 #include "model/quantize_row.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/e4m3.h"
 
 enum { CANDIDATES = 16 };
 #define CANDIDATE_STEP 0.02f
@@ -73,12 +75,26 @@ static uint8_t nearest(mgl_dtype code, float value) {
   }
 }
 
-// Rounds a group by a scale; returns the squared error.
-static double round_group(mgl_dtype code, const float *values, uint32_t count, float scale,
-                          uint8_t *codes) {
-  double error = 0;
+// Rounds a group by a scale.
+static void round_group(mgl_dtype code, const float *values, uint32_t count, float scale,
+                        uint8_t *codes) {
+  if (code == MGL_DTYPE_E4M3 && scale > 0) {  // as below, without a call a value
+    for (uint32_t i = 0; i < count; i++) {
+      codes[i] = mgl_e4m3_nearest(values[i] / scale);
+    }
+    return;
+  }
   for (uint32_t i = 0; i < count; i++) {
     codes[i] = scale > 0 ? nearest(code, values[i] / scale) : nearest(code, 0);
+  }
+}
+
+// The squared error of a group that is rounded by a scale.
+static double group_error(mgl_dtype code, const float *values, uint32_t count, float scale,
+                          uint8_t *codes) {
+  double error = 0;
+  round_group(code, values, count, scale, codes);
+  for (uint32_t i = 0; i < count; i++) {
     double difference = (double)values[i] - (double)scale * mgl_code_value(code, codes[i]);
     error += difference * difference;
   }
@@ -122,16 +138,16 @@ void mgl_row_quantise(mgl_row_quantiser *q, mgl_quantise_rule rule) {
     }
     float range = in_bf16(largest / largest_code(code)), best = range;
     uint8_t *codes = q->codes + begin;
-    double least = round_group(code, values, count, range, codes);
-    for (int i = 1; rule == MGL_QUANTISE_ERROR && i < CANDIDATES; i++) {
-      float scale = in_bf16(range * (1 - CANDIDATE_STEP * (float)i));
-      double error = round_group(code, values, count, scale, codes);
+    double least = DBL_MAX;
+    for (int i = 0; rule == MGL_QUANTISE_ERROR && i < CANDIDATES; i++) {
+      float scale = i == 0 ? range : in_bf16(range * (1 - CANDIDATE_STEP * (float)i));
+      double error = group_error(code, values, count, scale, codes);
       if (error < least) {
         least = error;
         best = scale;
       }
     }
     q->scales[g] = best;
-    (void)round_group(code, values, count, best, codes);
+    round_group(code, values, count, best, codes);
   }
 }

@@ -474,10 +474,10 @@ MGL_PLANNER_FN void mgl_turn_expand(mgl_lanes lanes, mgl_cuda_run *run, uint64_t
     plan->sequence_count = p->entry_count;
     plan->logit_row_count = sums.logits;
     plan->item_count = sums.items;
-    // The shorter ways know nothing of items that have some of a group's heads.
-    plan->kind = sums.rows != p->entry_count || run->head_parts > 1 ? MGL_PLAN_ANY
-                 : sums.longer > 0                                  ? MGL_PLAN_DECODES
-                                                                    : MGL_PLAN_SHORT;
+    // The shortest way knows nothing of items that have some of a group's heads.
+    plan->kind = sums.rows != p->entry_count        ? MGL_PLAN_ANY
+                 : sums.longer > 0 || cut.parts > 1 ? MGL_PLAN_DECODES
+                                                    : MGL_PLAN_SHORT;
     mgl_turn_note(run, iteration, kv_tokens);
   }
   mgl_lanes_sync(lanes);

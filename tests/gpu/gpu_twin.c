@@ -40,12 +40,20 @@ void gpu_twin_open(const gpu_model *model, uint32_t tokens, uint32_t page_count,
   open_twin(model->program, tokens, page_count, out);
 }
 
-// Rows of codes as what they stand for.
-static void widen_rows(const mgl_tensor *tensor, const void *data, float *out) {
+// Rows of a matrix as what they stand for. to: where the other twin has them.
+static void widen_rows(const mgl_tensor *tensor, uint32_t rows_dim, const void *data,
+                       const void *to, mgl_cpu_weights *weights) {
+  const unsigned char *begin = (const unsigned char *)weights->pages;
+  float *out =
+      (float *)(void *)((unsigned char *)weights->pages + ((const unsigned char *)to - begin));
+  const uint32_t rows = tensor->dims[rows_dim].number, k = tensor->dims[rows_dim + 1].number;
   const mgl_form form = mgl_tensor_form(tensor);
-  const uint32_t k = tensor->dims[1].number;
+  if (form.group == 0) {
+    mgl_widen_f32(tensor->dtype, data, (size_t)rows * k, out);
+    return;
+  }
   const size_t row_bytes = (size_t)mgl_row_layout_of(form, k).bytes;
-  for (uint32_t row = 0; row < tensor->dims[0].number; row++) {
+  for (uint32_t row = 0; row < rows; row++) {
     mgl_row_widen(form, k, (const unsigned char *)data + row * row_bytes, out + (size_t)row * k);
   }
 }
@@ -67,19 +75,17 @@ static void widen_weights(const mgl_cpu_weights *from, mgl_cpu_weights *to) {
                              tensor->name),
                &err);
     }
-    const float *vector = to->data[i];
-    float *values =
-        tensor->rank == 1
-            ? to->vectors + (vector - to->vectors)
-            : (float *)(void *)((unsigned char *)to->pages + ((const unsigned char *)to->data[i] -
-                                                              (const unsigned char *)to->pages));
-    if (from->graph->tensors[same].group != 0) {
-      widen_rows(&from->graph->tensors[same], from->data[same], values);
-      continue;
+    const mgl_tensor *have = &from->graph->tensors[same];
+    if (tensor->rank == 1) {  // f32 in both
+      const float *vector = to->data[i];
+      memcpy(to->vectors + (vector - to->vectors), from->data[same], count * sizeof *vector);
+    } else if (mgl_tensor_experts(tensor) == 0) {
+      widen_rows(have, 0, from->data[same], to->data[i], to);
     }
-    // Vectors are f32 in both.
-    mgl_widen_f32(tensor->rank == 1 ? MGL_DTYPE_F32 : from->graph->tensors[same].dtype,
-                  from->data[same], count, values);
+    for (uint32_t e = 0; e < mgl_tensor_experts(tensor); e++) {
+      widen_rows(have, 1, ((const void *const *)from->data[same])[e],
+                 ((const void *const *)to->data[i])[e], to);
+    }
   }
 }
 

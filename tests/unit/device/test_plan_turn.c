@@ -172,7 +172,7 @@ static void cut_heads(const mgl_cuda_run *run, mgl_cuda_plan *plan) {
          2 * parts * whole.item_count <= run->graphs[plan->graph].attention_strides) {
     parts *= 2;
   }
-  plan->kind = run->head_parts > 1 ? MGL_PLAN_ANY : plan->kind;
+  plan->kind = parts > 1 && plan->kind == MGL_PLAN_SHORT ? MGL_PLAN_DECODES : plan->kind;
   plan->item_count = 0;
   for (uint32_t i = 0; i < whole.item_count; i += whole.items[i].chunks) {
     for (uint32_t j = 0; j < parts * whole.items[i].chunks; j++) {

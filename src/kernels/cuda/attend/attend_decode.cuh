@@ -22,7 +22,7 @@ typedef struct mgl_decode_row {
 
 // Rows of an item: its queries, and K and V where its chunk has its position.
 static __device__ __forceinline__ uint32_t mgl_decode_rows(const mgl_attend *a) {
-  return MGL_GROUP + (a->cached_end < a->item.kv_end ? 2 : 0);
+  return mgl_attend_heads(a) + (a->cached_end < a->item.kv_end ? 2 : 0);
 }
 
 static __device__ __forceinline__ void mgl_decode_aim_norm(const mgl_attend *a, const float *norm,
@@ -42,11 +42,12 @@ static __device__ __forceinline__ void mgl_decode_aim(const mgl_attend *a, uint3
                                                       mgl_decode_row *row) {
   const mgl_cuda_op *op = &a->slot->op;
   const uint32_t lane = mgl_attend_lane(a);
-  const bool is_q = number < MGL_GROUP;
-  const bool is_v = number > MGL_GROUP;
+  const uint32_t first = mgl_attend_first_head(a);
+  const bool is_q = number < mgl_attend_heads(a);
+  const bool is_v = number > mgl_attend_heads(a);
   const uint32_t position = a->item.position;
   const uint32_t in_tile = position % MGL_ATTEND_TILE;
-  uint32_t head = is_q ? a->kv_head * MGL_GROUP + number
+  uint32_t head = is_q ? a->kv_head * MGL_GROUP + first + number
                        : a->kv_heads * (MGL_GROUP + (is_v ? 1 : 0)) + a->kv_head;
   uint32_t to = position % MGL_CUDA_MAX_TOKENS * MGL_HEAD_DIM + lane;
   size_t cached = mgl_attend_offset(a, a->own_first);
@@ -65,6 +66,9 @@ static __device__ __forceinline__ void mgl_decode_aim(const mgl_attend *a, uint3
          position % MGL_CUDA_MAX_TOKENS / MGL_ATTEND_TILE * (MGL_ATTEND_TILE * MGL_HEAD_DIM) +
          mgl_attend_v_index(lane, in_tile);
     row->cache = op->v_cache + cached + lane * MGL_ATTEND_TILE + in_tile;
+  }
+  if (first != 0) {  // the item with the first heads writes it
+    row->cache = nullptr;
   }
   row->to = mgl_shared_address(a->w->scratch) + 2 * to;
   mgl_decode_aim_norm(a, is_q ? op->q_norm : is_v ? nullptr : op->k_norm, row);

@@ -62,7 +62,7 @@ enum {
       (MGL_EXPERT_PARTS_AT + MGL_EXPERT_MOST_PARTS * MGL_EXPERT_HIT_BYTES + 127) / 128 * 128,
   // Only where there is room for all that.
   MGL_EXPERTS_BY_HITS = MGL_HAS_EXPERTS && MGL_EXPERT_SLOTS < 15 && MGL_CUDA_MAX_TOKENS == 64 &&
-                        MGL_EXPERT_SUMS_AT + 8192 <= 32768,
+                        MGL_EXPERTS <= 512 && MGL_EXPERT_SUMS_AT + 8192 <= 32768,
 };
 
 // Where the share of gate and up that ends, or begins, with row block `at` of S * F features does

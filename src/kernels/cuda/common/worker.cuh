@@ -143,6 +143,10 @@ static __device__ __forceinline__ uint32_t mgl_load_shared_word(uint32_t address
   return value;
 }
 
+static __device__ __forceinline__ void mgl_store_shared_word(uint32_t address, uint32_t word) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
+}
+
 // --- mbarriers -----------------------------------------------------------------------------------
 
 static __device__ __forceinline__ void mgl_mbarrier_init(uint64_t *barrier, uint32_t arrivals) {

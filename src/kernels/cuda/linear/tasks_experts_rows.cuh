@@ -234,8 +234,6 @@ template <mgl_packing P>
 static __device__ __forceinline__ bool mgl_parts_run(mgl_worker *w, const mgl_linear *l) {
   const mgl_slot *slot = mgl_task_slot(w);
   constexpr uint32_t outputs = mgl_hit_shape<1>::FLOATS;
-  mgl_part_x<P> x;
-  mgl_part_column column = {};
   if (!mgl_task_wait(w)) {
     return false;
   }
@@ -243,25 +241,30 @@ static __device__ __forceinline__ bool mgl_parts_run(mgl_worker *w, const mgl_li
   const uint32_t parts = mgl_expert_word(w, MGL_EXPERT_PARTS_COUNT_AT);
   const uint32_t begin = mgl_part_share(slot->begin, parts);
   const uint32_t end = mgl_part_share(slot->end, parts);
+  uint32_t buffer = 0;
 #pragma unroll 1
-  for (uint32_t i = begin, buffer = 0; i < end; i++, buffer ^= 1) {
-    const uint32_t block = i % MGL_HIT_UP_BLOCKS;
-    if (i == begin || block == 0) {
-      if (i > begin) {
-        mgl_sync_consumers();  // the part before has read its sums of squares
-      }
-      mgl_part_take_x<P>(w, l, i / MGL_HIT_UP_BLOCKS, &x);
-      column = mgl_part_find(w, i / MGL_HIT_UP_BLOCKS, w->thread / MGL_CUDA_BLOCK_ROWS % 8);
-      if (i == begin) {
-        mgl_task_began(w);
-      }
+  for (uint32_t i = begin; i < end;) {
+    const uint32_t part = i / MGL_HIT_UP_BLOCKS;
+    const uint32_t behind = min(end, (part + 1) * MGL_HIT_UP_BLOCKS);
+    if (i > begin) {
+      mgl_sync_consumers();  // the part before has read its sums of squares
     }
-    float sums[1][4] = {};
-    mgl_part_block<P>(w, l, &x, sums);
-    mgl_hit_share_sums<1>(w, buffer, sums);
-    mgl_sync_consumers();
-    if (w->thread < outputs) {
-      mgl_part_finish(w, l, buffer, column, block);
+    mgl_part_x<P> x;
+    mgl_part_take_x<P>(w, l, part, &x);
+    const mgl_part_column column =
+        mgl_part_find(w, part, w->thread / MGL_CUDA_BLOCK_ROWS % MGL_EXPERT_PART_ROWS);
+    if (i == begin) {
+      mgl_task_began(w);
+    }
+#pragma unroll 1
+    for (; i < behind; i++, buffer ^= 1) {
+      float sums[1][4] = {};
+      mgl_part_block<P>(w, l, &x, sums);
+      mgl_hit_share_sums<1>(w, buffer, sums);
+      mgl_sync_consumers();
+      if (w->thread < outputs) {
+        mgl_part_finish(w, l, buffer, column, i % MGL_HIT_UP_BLOCKS);
+      }
     }
   }
   return true;
@@ -278,6 +281,9 @@ struct mgl_hit_down {
   static constexpr uint32_t SLICES = MGL_EXPERT_FEATURES / SLICE_K;  // of an expert
   static constexpr uint32_t PAGES = (MGL_EXPERT_FEATURES + PAGE_K - 1) / PAGE_K;
   static constexpr uint32_t CHUNKS = SLICE_K / 32;
+  // Pages whose x is asked for at once: a page takes less than the way to the L2, and what is asked
+  // for lies in registers.
+  static constexpr uint32_t AHEAD = P == MGL_PACKING_BF16 ? 4 : 2;
   // Phases are multiples of this, modulo 8.
   static constexpr uint32_t STEP = SLICES % 8 == 0   ? 8
                                    : SLICES % 4 == 0 ? 4
@@ -299,7 +305,7 @@ static __device__ __forceinline__ uint32_t mgl_hit_slice(const mgl_worker *w, ui
 }
 
 // Asks for this lane's elements of page `at` of the line of all hits' pages, by lanes that want
-// them. FIRST: for the first time.
+// them. FIRST: for the first time; then what is not wanted is not there.
 template <mgl_packing P, bool FIRST>
 static __device__ __forceinline__ void mgl_hit_ask(const mgl_worker *w, const mgl_linear *l,
                                                    uint32_t pass, uint32_t at, bool wanted,
@@ -312,7 +318,8 @@ static __device__ __forceinline__ void mgl_hit_ask(const mgl_worker *w, const mg
     const uint32_t slot = mgl_hit_slot(slots, token);
     const uint32_t phase = slot * down::SLICES % MGL_CUDA_CONSUMER_WARPS;
     const uint32_t slice = mgl_hit_slice<P>(w, at % down::PAGES, phase);
-    const bool there = row < l->rows && slot < MGL_EXPERT_SLOTS && slice < down::SLICES;
+    const bool there =
+        row < l->rows && slot < MGL_EXPERT_SLOTS && slice < down::SLICES && (!FIRST || wanted);
     const uint8_t *from = l->x + ((size_t)row * l->x_stride + slot * MGL_EXPERT_FEATURES +
                                   slice * down::SLICE_K + w->lane % 4 * 8) *
                                      sizeof(uint16_t);
@@ -429,7 +436,8 @@ template <mgl_packing P>
 static __device__ __forceinline__ void mgl_hit_down_block(mgl_worker *w, mgl_linear *l,
                                                           uint32_t pass, uint32_t block,
                                                           bool begins, uint32_t buffer) {
-  mgl_hit_down<P> even, odd;
+  constexpr uint32_t ahead = mgl_hit_down<P>::AHEAD;
+  mgl_hit_down<P> x[ahead];
   float sums[MGL_HIT_TILES][4] = {};
   const uint32_t row = l->first_row + w->thread / MGL_CUDA_BLOCK_ROWS;
   const uint32_t column = block * MGL_CUDA_BLOCK_ROWS + w->thread % MGL_CUDA_BLOCK_ROWS;
@@ -439,27 +447,24 @@ static __device__ __forceinline__ void mgl_hit_down_block(mgl_worker *w, mgl_lin
                                ((size_t)row * l->op->n + column) * sizeof(float));
   }
   const uint32_t pages = mgl_hit_count(w, pass) * mgl_hit_down<P>::PAGES;
-  mgl_hit_ask<P, true>(w, l, pass, 0, true, &even);
+#pragma unroll
+  for (uint32_t i = 0; i + 1 < ahead; i++) {
+    mgl_hit_ask<P, true>(w, l, pass, i, i < pages, &x[i]);
+  }
 #pragma unroll 1
-  for (uint32_t at = 0;; at += 2) {
-    if (at + 1 < pages) {
-      mgl_hit_ask<P, true>(w, l, pass, at + 1, true, &odd);
-    }
-    mgl_hit_await<P>(w, l, pass, at, &even);
-    if (at == 0 && begins) {
-      mgl_task_began(w);
-    }
-    mgl_hit_down_page<P>(w, l, at, &even, sums);
-    if (at + 1 >= pages) {
-      break;
-    }
-    if (at + 2 < pages) {
-      mgl_hit_ask<P, true>(w, l, pass, at + 2, true, &even);
-    }
-    mgl_hit_await<P>(w, l, pass, at + 1, &odd);
-    mgl_hit_down_page<P>(w, l, at + 1, &odd, sums);
-    if (at + 2 >= pages) {
-      break;
+  for (uint32_t first = 0; first < pages; first += ahead) {
+#pragma unroll
+    for (uint32_t i = 0; i < ahead; i++) {
+      const uint32_t at = first + i, next = at + ahead - 1;
+      if (at >= pages) {
+        break;
+      }
+      mgl_hit_ask<P, true>(w, l, pass, next, next < pages, &x[(i + ahead - 1) % ahead]);
+      mgl_hit_await<P>(w, l, pass, at, &x[i]);
+      if (at == 0 && begins) {
+        mgl_task_began(w);
+      }
+      mgl_hit_down_page<P>(w, l, at, &x[i], sums);
     }
   }
   mgl_hit_share_sums<MGL_HIT_TILES>(w, buffer, sums);

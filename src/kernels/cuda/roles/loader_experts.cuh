@@ -123,10 +123,10 @@ static __device__ __forceinline__ void mgl_expert_sort(mgl_expert_row *row) {
 }
 
 // The whole warp: of this lane's experts those that are among the S of the token, a bit each, and
-// the largest of all logits. What a turn takes is met once a layer by everybody, so each lane has
-// its best one in front, and the lowest number is looked for only where several are the best.
+// the largest of all logits; everybody waits for it once a layer. Each turn takes the largest ones
+// that are left. ties: of equal ones that of the lowest number, else all of them.
 static __device__ __forceinline__ uint32_t
-mgl_expert_find(const uint32_t logits[MGL_EXPERT_LANE_LOGITS], uint32_t *top) {
+mgl_expert_take(const uint32_t logits[MGL_EXPERT_LANE_LOGITS], bool ties, uint32_t *top) {
   const uint32_t lane = threadIdx.x % 32;
   uint32_t chosen = 0;
   mgl_expert_row row;
@@ -140,8 +140,7 @@ mgl_expert_find(const uint32_t logits[MGL_EXPERT_LANE_LOGITS], uint32_t *top) {
   for (uint32_t slot = 0; slot < MGL_EXPERT_SLOTS; slot++) {
     const uint32_t largest = __reduce_max_sync(0xffffffffu, row.order[0]);
     bool is_mine = row.order[0] == largest;
-    const uint32_t all = __ballot_sync(0xffffffffu, is_mine);
-    if ((all & (all - 1)) != 0) {
+    if (ties) {
       const uint32_t mine = is_mine ? row.place[0] * 32 + lane : 0xffffffffu;
       is_mine = mine == __reduce_min_sync(0xffffffffu, mine);
     }
@@ -157,16 +156,22 @@ mgl_expert_find(const uint32_t logits[MGL_EXPERT_LANE_LOGITS], uint32_t *top) {
   return chosen;
 }
 
-// Of this lane's experts: the slots of a pass's rows that they are, and all rows that have them.
-struct mgl_expert_hits {
-  uint64_t slots[MGL_EXPERT_LANE_LOGITS];
-  uint64_t rows[MGL_EXPERT_LANE_LOGITS];
-};
+// The lowest number is looked for only where equal ones made too many.
+static __device__ __forceinline__ uint32_t
+mgl_expert_find(const uint32_t logits[MGL_EXPERT_LANE_LOGITS], uint32_t *top) {
+  uint32_t chosen = 0;
+  bool ties = false;
+#pragma unroll 1
+  do {
+    chosen = mgl_expert_take(logits, ties, top);
+    ties = !ties && __reduce_add_sync(0xffffffffu, __popc(chosen)) != MGL_EXPERT_SLOTS;
+  } while (ties);
+  return chosen;
+}
 
-// The whole warp: writes the S experts of a row in ascending order. notes: to *hits, too.
+// The whole warp: writes the S experts of a row in ascending order.
 static __device__ __forceinline__ void mgl_expert_choose(
-    const uint32_t logits[MGL_EXPERT_LANE_LOGITS], uint32_t routes_at, uint32_t at_row, bool notes,
-    mgl_expert_hits *hits) {
+    const uint32_t logits[MGL_EXPERT_LANE_LOGITS], uint32_t routes_at) {
   const uint32_t lane = threadIdx.x % 32;
   uint32_t top = 0;
   const uint32_t chosen = mgl_expert_find(logits, &top);
@@ -189,11 +194,6 @@ static __device__ __forceinline__ void mgl_expert_choose(
       uint32_t slot = before + __popc(all & ((1u << lane) - 1));
       mgl_expert_put(routes_at + slot * MGL_EXPERT_ROUTE_BYTES, i * 32 + lane,
                      __fdividef(weights[i], sum) * MGL_EXPERT_SCALE);
-      if (MGL_EXPERTS_BY_HITS && notes) {
-        // Where 15 was.
-        hits->slots[i] ^= (uint64_t)(15 ^ slot) << at_row % MGL_EXPERT_PASS_ROWS * 4;
-        hits->rows[i] |= UINT64_C(1) << at_row;
-      }
     }
     before += __popc(all);
   }
@@ -203,120 +203,164 @@ static __device__ __forceinline__ uint32_t mgl_loader_routes(const mgl_loader *l
   return l->block_at + MGL_CUDA_BLOCK_BYTES + MGL_EXPERT_ROUTES_AT;
 }
 
-// The whole warp: what the pass has hit, in ascending order.
-static __device__ __forceinline__ void mgl_loader_put_hits(const mgl_loader *l, uint32_t pass,
-                                                           const mgl_expert_hits *hits) {
-  const uint32_t scratch = l->block_at + MGL_CUDA_BLOCK_BYTES, lane = threadIdx.x % 32;
-  uint32_t at = scratch + MGL_EXPERT_HITS_AT + pass * (MGL_EXPERT_MOST_HITS * MGL_EXPERT_HIT_BYTES);
-  uint32_t count = 0;
+// The whole warp: the experts of all rows. The next one's logits come while one's are compared.
+static __device__ __forceinline__ void mgl_loader_choose(const mgl_loader *l, const uint8_t *at,
+                                                         bool carried) {
+  const uint32_t stop_at = l->block_at + (uint32_t)offsetof(mgl_block, stop);
+  uint32_t routes_at = mgl_loader_routes(l);
+  uint32_t logits[MGL_EXPERT_LANE_LOGITS], next[MGL_EXPERT_LANE_LOGITS];
+  mgl_loader_ask_logits(at, next);
+#pragma unroll 1
+  for (uint32_t left = l->rows; left > 0; left--) {
+    mgl_loader_logits(at, carried, stop_at, next);
 #pragma unroll
-  for (uint32_t i = 0; i < MGL_EXPERT_LANE_LOGITS; i++) {
-    const uint64_t slots = hits->slots[i];
-    const uint32_t all = __ballot_sync(0xffffffffu, slots != UINT64_MAX);
-    if (slots != UINT64_MAX) {
-      const uint32_t place = at + (count + __popc(all & ((1u << lane) - 1))) * MGL_EXPERT_HIT_BYTES;
-      asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(place), "r"(i * 32 + lane),
-                   "r"(0), "r"((uint32_t)slots), "r"((uint32_t)(slots >> 32))
-                   : "memory");
+    for (uint32_t i = 0; i < MGL_EXPERT_LANE_LOGITS; i++) {
+      logits[i] = next[i];
+    }
+    if (left > 1) {
+      at += MGL_EXPERTS * sizeof(float);
+      mgl_loader_ask_logits(at, next);
+    }
+    mgl_expert_choose(logits, routes_at);
+    routes_at += MGL_EXPERT_SLOTS * MGL_EXPERT_ROUTE_BYTES;
+  }
+}
+
+// --- hits and parts ------------------------------------------------------------------------------
+
+// Who has which expert is found in a table in scratch, of an mgl_expert_mark's bytes each: the rows
+// that have it, a bit each, and the slots of a pass's rows that it is, four bits each; 15: none. It
+// lies where down's partial sums do, which nobody makes before these routes are there.
+enum {
+  MGL_EXPERT_MARKS_AT = MGL_EXPERT_SUMS_AT,
+  MGL_EXPERT_MARK_BYTES = 16,
+  MGL_EXPERT_MARK_SLOTS = 8,  // where in a mark
+};
+
+static_assert(!MGL_EXPERTS_BY_HITS || MGL_EXPERT_MARKS_AT + MGL_EXPERTS * MGL_EXPERT_MARK_BYTES <=
+                                          MGL_CUDA_SCRATCH_BYTES,
+              "room for marks");
+
+static __device__ __forceinline__ void mgl_store_words(uint32_t at, uint32_t a, uint32_t b,
+                                                       uint32_t c, uint32_t d) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+
+// Bits of words that differ: each is set, or cleared, by one lane only.
+static __device__ __forceinline__ void mgl_flip_bits(uint32_t at, uint32_t bits) {
+  asm volatile("red.shared.xor.b32 [%0], %1;" ::"r"(at), "r"(bits) : "memory");
+}
+
+// The whole warp: marks what rows [begin, end), which are of one pass, have.
+static __device__ __forceinline__ void mgl_expert_mark_rows(uint32_t scratch, uint32_t begin,
+                                                            uint32_t end) {
+  const uint32_t lane = threadIdx.x % 32;
+  __syncwarp();  // other lanes' marks are cleared, and routes are there
+#pragma unroll 1
+  for (uint32_t i = begin * MGL_EXPERT_SLOTS + lane; i < end * MGL_EXPERT_SLOTS; i += 32) {
+    const uint32_t row = i / MGL_EXPERT_SLOTS, in_pass = row - begin;
+    const uint32_t expert =
+        mgl_load_shared_word(scratch + MGL_EXPERT_ROUTES_AT + i * MGL_EXPERT_ROUTE_BYTES);
+    const uint32_t mark = scratch + MGL_EXPERT_MARKS_AT + expert * MGL_EXPERT_MARK_BYTES;
+    mgl_flip_bits(mark + row / 32 * 4, 1u << row % 32);
+    mgl_flip_bits(mark + MGL_EXPERT_MARK_SLOTS + in_pass / 8 * 4, (15 ^ i % MGL_EXPERT_SLOTS)
+                                                                      << in_pass % 8 * 4);
+  }
+  __syncwarp();
+}
+
+// The whole warp: what a pass has hit, in ascending order; clears the slots of all marks.
+static __device__ __forceinline__ void mgl_expert_put_hits(uint32_t scratch, uint32_t pass) {
+  const uint32_t lane = threadIdx.x % 32;
+  const uint32_t at =
+      scratch + MGL_EXPERT_HITS_AT + pass * (MGL_EXPERT_MOST_HITS * MGL_EXPERT_HIT_BYTES);
+  uint32_t count = 0;
+#pragma unroll 1
+  for (uint32_t expert = lane; expert < MGL_EXPERT_LANE_LOGITS * 32; expert += 32) {
+    const uint32_t mark = scratch + MGL_EXPERT_MARKS_AT + expert * MGL_EXPERT_MARK_BYTES;
+    uint32_t low = UINT32_MAX, high = UINT32_MAX;
+    if (expert < MGL_EXPERTS) {
+      low = mgl_load_shared_word(mark + MGL_EXPERT_MARK_SLOTS);
+      high = mgl_load_shared_word(mark + MGL_EXPERT_MARK_SLOTS + 4);
+      mgl_store_shared_word(mark + MGL_EXPERT_MARK_SLOTS, UINT32_MAX);
+      mgl_store_shared_word(mark + MGL_EXPERT_MARK_SLOTS + 4, UINT32_MAX);
+    }
+    const bool hit = (low & high) != UINT32_MAX;
+    const uint32_t all = __ballot_sync(0xffffffffu, hit);
+    if (hit) {
+      mgl_store_words(at + (count + __popc(all & ((1u << lane) - 1))) * MGL_EXPERT_HIT_BYTES,
+                      expert, 0, low, high);
     }
     count += __popc(all);
   }
   if (lane == 0) {
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(scratch + MGL_EXPERT_COUNTS_AT +
-                                                 pass * (uint32_t)sizeof(uint32_t)),
-                 "r"(count)
-                 : "memory");
+    mgl_store_shared_word(scratch + MGL_EXPERT_COUNTS_AT + pass * (uint32_t)sizeof(uint32_t),
+                          count);
   }
 }
 
 // The whole warp: the parts of all rows, experts ascending.
-static __device__ __forceinline__ void mgl_loader_put_parts(const mgl_loader *l,
-                                                            const mgl_expert_hits *hits) {
-  const uint32_t scratch = l->block_at + MGL_CUDA_BLOCK_BYTES, lane = threadIdx.x % 32;
+static __device__ __forceinline__ void mgl_expert_put_parts(uint32_t scratch) {
+  const uint32_t lane = threadIdx.x % 32;
   uint32_t count = 0;
-#pragma unroll
-  for (uint32_t i = 0; i < MGL_EXPERT_LANE_LOGITS; i++) {
-    const uint64_t rows = hits->rows[i];
+#pragma unroll 1
+  for (uint32_t expert = lane; expert < MGL_EXPERT_LANE_LOGITS * 32; expert += 32) {
+    const uint32_t mark = scratch + MGL_EXPERT_MARKS_AT + expert * MGL_EXPERT_MARK_BYTES;
+    const uint32_t low = expert < MGL_EXPERTS ? mgl_load_shared_word(mark) : 0;
+    const uint32_t high = expert < MGL_EXPERTS ? mgl_load_shared_word(mark + 4) : 0;
     const uint32_t parts =
-        ((uint32_t)__popcll(rows) + (MGL_EXPERT_PART_ROWS - 1)) / MGL_EXPERT_PART_ROWS;
+        (__popc(low) + __popc(high) + (MGL_EXPERT_PART_ROWS - 1)) / MGL_EXPERT_PART_ROWS;
     uint32_t until = parts;  // of the lanes up to this one
+#pragma unroll
     for (uint32_t step = 1; step < 32; step *= 2) {
       const uint32_t other = __shfl_up_sync(0xffffffffu, until, step);
       until += lane >= step ? other : 0;
     }
     for (uint32_t part = 0; part < parts; part++) {
-      const uint32_t place =
-          scratch + MGL_EXPERT_PARTS_AT + (count + until - parts + part) * MGL_EXPERT_HIT_BYTES;
-      asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(place), "r"(i * 32 + lane),
-                   "r"(part * MGL_EXPERT_PART_ROWS), "r"((uint32_t)rows),
-                   "r"((uint32_t)(rows >> 32))
-                   : "memory");
+      mgl_store_words(
+          scratch + MGL_EXPERT_PARTS_AT + (count + until - parts + part) * MGL_EXPERT_HIT_BYTES,
+          expert, part * MGL_EXPERT_PART_ROWS, low, high);
     }
     count += __shfl_sync(0xffffffffu, until, 31);
   }
   if (lane == 0) {
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(scratch + MGL_EXPERT_PARTS_COUNT_AT), "r"(count)
-                 : "memory");
+    mgl_store_shared_word(scratch + MGL_EXPERT_PARTS_COUNT_AT, count);
   }
 }
 
-// The whole warp: the experts of all rows. The next one's logits come while one's are compared. (A
-// function of its own, to which nothing is passed by address: what it keeps would otherwise take
-// the registers of what the loader keeps. See docs/gpu.md, "Five things that cost days".)
-static __device__ __noinline__ void mgl_loader_route_rows(uint32_t block_at, uint32_t rows,
-                                                          const uint8_t *at, bool carried,
-                                                          bool notes) {
-  mgl_loader of = {};
-  of.block_at = block_at;
-  of.rows = rows;
-  of.several = notes;
-  const mgl_loader *l = &of;
-  const uint32_t stop_at = l->block_at + (uint32_t)offsetof(mgl_block, stop);
-  const size_t row_bytes = MGL_EXPERTS * sizeof(float);
-  uint32_t logits[MGL_EXPERT_LANE_LOGITS], next[MGL_EXPERT_LANE_LOGITS];
-  mgl_expert_hits hits = {};
-  if (l->rows > 0) {
-    mgl_loader_ask_logits(at, next);
+// The whole warp: hits and parts of the routes of all rows. (A function of its own, which keeps
+// little: what the loader keeps must stay in registers beside what is kept here. See docs/gpu.md,
+// "Five things that cost days".)
+static __device__ __noinline__ void mgl_expert_share(uint32_t scratch, uint32_t rows) {
+  for (uint32_t expert = threadIdx.x % 32; expert < MGL_EXPERTS; expert += 32) {
+    mgl_store_words(scratch + MGL_EXPERT_MARKS_AT + expert * MGL_EXPERT_MARK_BYTES, 0, 0,
+                    UINT32_MAX, UINT32_MAX);
   }
 #pragma unroll 1
-  for (uint32_t row = 0; row < l->rows; row++) {
-    mgl_loader_logits(at + row * row_bytes, carried, stop_at, next);
-#pragma unroll
-    for (uint32_t i = 0; i < MGL_EXPERT_LANE_LOGITS; i++) {
-      logits[i] = next[i];
-      hits.slots[i] = row % MGL_EXPERT_PASS_ROWS == 0 ? UINT64_MAX : hits.slots[i];
-    }
-    if (row + 1 < l->rows) {
-      mgl_loader_ask_logits(at + (row + 1) * row_bytes, next);
-    }
-    mgl_expert_choose(logits,
-                      mgl_loader_routes(l) + row * (MGL_EXPERT_SLOTS * MGL_EXPERT_ROUTE_BYTES), row,
-                      l->several, &hits);
-    if (MGL_EXPERTS_BY_HITS && l->several &&
-        ((row + 1) % MGL_EXPERT_PASS_ROWS == 0 || row + 1 == l->rows)) {
-      mgl_loader_put_hits(l, row / MGL_EXPERT_PASS_ROWS, &hits);
-    }
+  for (uint32_t pass = 0; pass * MGL_EXPERT_PASS_ROWS < rows; pass++) {
+    const uint32_t begin = pass * MGL_EXPERT_PASS_ROWS;
+    mgl_expert_mark_rows(scratch, begin, min(begin + MGL_EXPERT_PASS_ROWS, rows));
+    mgl_expert_put_hits(scratch, pass);
   }
-  if (MGL_EXPERTS_BY_HITS && l->several) {
-    mgl_loader_put_parts(l, &hits);
-  }
+  mgl_expert_put_parts(scratch);
 }
 
 // Down follows gate and up in the program, and reads the same logits.
-static __device__ __forceinline__ uint32_t mgl_loader_key(const mgl_load *load) {
-  uint32_t op = load->experts >> 2;
-  return (load->experts & 3) == MGL_LOAD_EXPERTS_UP ? op : op - 1;
+static __device__ __forceinline__ uint32_t mgl_loader_key(uint32_t experts) {
+  uint32_t op = experts >> 2;
+  return (experts & 3) == MGL_LOAD_EXPERTS_UP ? op : op - 1;
 }
 
-// The whole warp: the experts of all tokens for this task, unless they are there. False: give up.
-// (For down they are there, and it needs no trip to the L2 to find that out.)
-static __device__ __forceinline__ bool mgl_loader_route(mgl_loader *l, const mgl_load *load) {
-  if (l->routed == mgl_loader_key(load)) {
+// The whole warp: the experts of all tokens for a task (mgl_load.experts), unless they are there.
+// False: give up. (For down they are there, and it needs no trip to the L2 to find that out.)
+static __device__ __forceinline__ bool mgl_loader_route(mgl_loader *l, uint32_t experts) {
+  if (l->routed == mgl_loader_key(experts)) {
     return true;
   }
-  const mgl_cuda_op *op = &l->run->graphs[l->graph].ops[load->experts >> 2];
+  const mgl_cuda_op *op = &l->run->graphs[l->graph].ops[experts >> 2];
   const uint8_t *at = (const uint8_t *)op->angles;
-  l->routed = mgl_loader_key(load);
+  l->routed = mgl_loader_key(experts);
   uint32_t may = 1;
   if (threadIdx.x % 32 == 0) {
     may = mgl_loader_await_logits(l, op->copy_bytes) ? 1 : 0;
@@ -327,51 +371,94 @@ static __device__ __forceinline__ bool mgl_loader_route(mgl_loader *l, const mgl
   l->several = mgl_of_hits(op);
   l->rows = op->tokens == 1 ? 1 : __ldcg(&l->run->plans[l->iteration & 1].token_count);
   at += __shfl_sync(0xffffffffu, l->copy, 0) == MGL_LOADER_COPY_SECOND ? op->copy_bytes : 0;
-  mgl_loader_route_rows(l->block_at, l->rows, at, op->copy_bytes != 0, l->several);
+  mgl_loader_choose(l, at, op->copy_bytes != 0);
+  if (MGL_EXPERTS_BY_HITS && l->several) {
+    mgl_expert_share(l->block_at + MGL_CUDA_BLOCK_BYTES, l->rows);
+  }
   __syncwarp();
   return true;
 }
 
 // --- pages ---------------------------------------------------------------------------------------
 
-static __device__ __forceinline__ uint32_t mgl_loader_expert(const mgl_loader *l, uint32_t row,
-                                                             uint32_t slot) {
-  return mgl_load_shared_word(mgl_loader_routes(l) +
-                              (row * MGL_EXPERT_SLOTS + slot) * MGL_EXPERT_ROUTE_BYTES);
+// A line of experts whose weights follow each other: of a row's slots, of parts or of hits. A table
+// in scratch has their numbers.
+struct mgl_expert_line {
+  uint32_t at, step;  // the first one's number, and from one to the next
+  uint32_t count;
+};
+
+static __device__ __forceinline__ uint32_t mgl_line_expert(const mgl_expert_line *line,
+                                                           uint32_t i) {
+  return mgl_load_shared_word(line->at + i * line->step);
 }
 
-// Row block `block` of an expert's gate and up, or of those of several, each of as many.
+static __device__ __forceinline__ mgl_expert_line mgl_line_of_row(const mgl_loader *l,
+                                                                  uint32_t row) {
+  return {mgl_loader_routes(l) + row * (MGL_EXPERT_SLOTS * MGL_EXPERT_ROUTE_BYTES),
+          MGL_EXPERT_ROUTE_BYTES, MGL_EXPERT_SLOTS};
+}
+
+static __device__ __forceinline__ mgl_expert_line mgl_line_of_parts(const mgl_loader *l) {
+  const uint32_t scratch = l->block_at + MGL_CUDA_BLOCK_BYTES;
+  return {scratch + MGL_EXPERT_PARTS_AT, MGL_EXPERT_HIT_BYTES,
+          l->rows == 0 ? 0 : mgl_load_shared_word(scratch + MGL_EXPERT_PARTS_COUNT_AT)};
+}
+
+static __device__ __forceinline__ mgl_expert_line mgl_line_of_pass(const mgl_loader *l,
+                                                                   uint32_t pass) {
+  const uint32_t scratch = l->block_at + MGL_CUDA_BLOCK_BYTES;
+  return {scratch + MGL_EXPERT_HITS_AT + pass * (MGL_EXPERT_MOST_HITS * MGL_EXPERT_HIT_BYTES),
+          MGL_EXPERT_HIT_BYTES,
+          mgl_load_shared_word(scratch + MGL_EXPERT_COUNTS_AT + pass * (uint32_t)sizeof(uint32_t))};
+}
+
+// Row blocks [begin, end) of gate and up of a line.
 static __device__ __forceinline__ bool mgl_load_up(mgl_loader *l, const mgl_load *load,
-                                                   uint32_t expert, uint32_t block) {
-  uint64_t from = (uint64_t)expert * MGL_EXPERT_UP_BLOCKS + block % MGL_EXPERT_UP_BLOCKS;
-  from *= MGL_EXPERT_UP_BYTES;
-  for (uint32_t at = 0; at < MGL_EXPERT_UP_BYTES; at += MGL_CUDA_PAGE_BYTES) {
-    if (!mgl_load_page(l, load->weights + from + at, MGL_CUDA_PAGE_BYTES)) {
-      return false;
+                                                   const mgl_expert_line *line, uint32_t begin,
+                                                   uint32_t end) {
+#pragma unroll 1
+  for (uint32_t block = begin; block < end; block++) {
+    uint64_t from =
+        (uint64_t)mgl_line_expert(line, block / MGL_EXPERT_UP_BLOCKS) * MGL_EXPERT_UP_BLOCKS +
+        block % MGL_EXPERT_UP_BLOCKS;
+    from *= MGL_EXPERT_UP_BYTES;
+#pragma unroll 1
+    for (uint32_t at = 0; at < MGL_EXPERT_UP_BYTES; at += MGL_CUDA_PAGE_BYTES) {
+      if (!mgl_load_page(l, load->weights + from + at, MGL_CUDA_PAGE_BYTES)) {
+        return false;
+      }
     }
   }
   return true;
 }
 
-// Row block `block` of down, of all slots one behind the other: a page may have parts of several.
+// Row block `block` of down, of all of a line. joined: an expert's row begins where the one before
+// ends, so a page may have parts of several; else with a page of its own.
 static __device__ __forceinline__ bool mgl_load_down(mgl_loader *l, const mgl_load *load,
-                                                     uint32_t row, uint32_t block) {
-  uint32_t slot = 0, in_slot = 0;
-  for (uint32_t at = 0; at < MGL_EXPERT_SLOTS * MGL_EXPERT_DOWN_BYTES; at += MGL_CUDA_PAGE_BYTES) {
+                                                     const mgl_expert_line *line, bool joined,
+                                                     uint32_t block) {
+  uint32_t i = 0, in_row = 0;
+#pragma unroll 1
+  while (i < line->count) {
     if (!mgl_loader_room(l)) {
       return false;
     }
-    uint32_t to = l->pages_at + l->page * MGL_PAGE_BYTES;
-    uint32_t full = mgl_loader_full(l, l->page);
-    mgl_page_expect(MGL_CUDA_PAGE_BYTES, full);
-    for (uint32_t done = 0; done < MGL_CUDA_PAGE_BYTES;) {
-      uint32_t bytes = min(MGL_CUDA_PAGE_BYTES - done, MGL_EXPERT_DOWN_BYTES - in_slot);
-      uint64_t from = (uint64_t)mgl_loader_expert(l, row, slot) * MGL_EXPERT_DOWN_BLOCKS + block;
-      mgl_page_copy(to + done, load->weights + from * MGL_EXPERT_DOWN_BYTES + in_slot, bytes, full);
+    const uint32_t to = l->pages_at + l->page * MGL_PAGE_BYTES;
+    const uint32_t full = mgl_loader_full(l, l->page);
+    const uint32_t page_bytes =
+        joined ? MGL_CUDA_PAGE_BYTES
+               : min((uint32_t)MGL_CUDA_PAGE_BYTES, MGL_EXPERT_DOWN_BYTES - in_row);
+    mgl_page_expect(page_bytes, full);
+#pragma unroll 1
+    for (uint32_t done = 0; done < page_bytes;) {
+      const uint32_t bytes = min(page_bytes - done, MGL_EXPERT_DOWN_BYTES - in_row);
+      const uint64_t from = (uint64_t)mgl_line_expert(line, i) * MGL_EXPERT_DOWN_BLOCKS + block;
+      mgl_page_copy(to + done, load->weights + from * MGL_EXPERT_DOWN_BYTES + in_row, bytes, full);
       done += bytes;
-      in_slot += bytes;
-      slot += in_slot == MGL_EXPERT_DOWN_BYTES ? 1 : 0;
-      in_slot = in_slot == MGL_EXPERT_DOWN_BYTES ? 0 : in_slot;
+      in_row += bytes;
+      i += in_row == MGL_EXPERT_DOWN_BYTES ? 1 : 0;
+      in_row = in_row == MGL_EXPERT_DOWN_BYTES ? 0 : in_row;
     }
     mgl_page_asked(full);
     mgl_ring_next(l, &l->page, &l->parity);
@@ -384,15 +471,21 @@ static __device__ __forceinline__ bool mgl_load_down(mgl_loader *l, const mgl_lo
 
 // As mgl_load_up: an expert's row block is whole panels.
 static __device__ __forceinline__ bool mgl_load_coded_up(mgl_loader *l, const mgl_load *load,
-                                                         uint32_t expert, uint32_t block) {
+                                                         const mgl_expert_line *line,
+                                                         uint32_t begin, uint32_t end) {
   const uint32_t panels = mgl_panels_of(MGL_EXPERT_WIDTH);
   const uint32_t most = mgl_packing_panels((mgl_packing)load->packing);
-  uint64_t first = (uint64_t)expert * MGL_EXPERT_UP_BLOCKS + block % MGL_EXPERT_UP_BLOCKS;
-  const uint8_t *from = load->weights + first * panels * load->panel_bytes;
-  for (uint32_t i = 0; i < panels; i += most) {
-    const uint32_t count = min(most, panels - i);
-    if (!mgl_load_page(l, from + i * load->panel_bytes, count * load->panel_bytes)) {
-      return false;
+#pragma unroll 1
+  for (uint32_t block = begin; block < end; block++) {
+    const uint64_t first =
+        (uint64_t)mgl_line_expert(line, block / MGL_EXPERT_UP_BLOCKS) * MGL_EXPERT_UP_BLOCKS +
+        block % MGL_EXPERT_UP_BLOCKS;
+    const uint8_t *from = load->weights + first * panels * load->panel_bytes;
+    for (uint32_t i = 0; i < panels; i += most) {
+      const uint32_t count = min(most, panels - i);
+      if (!mgl_load_page(l, from + i * load->panel_bytes, count * load->panel_bytes)) {
+        return false;
+      }
     }
   }
   return true;
@@ -404,18 +497,18 @@ struct mgl_expert_place {
   const uint8_t *block;   // that expert's row block
 };
 
-static __device__ __forceinline__ void mgl_expert_enter(const mgl_loader *l, const mgl_load *load,
-                                                        uint32_t row, uint32_t block,
+static __device__ __forceinline__ void mgl_expert_enter(const mgl_load *load,
+                                                        const mgl_expert_line *line, uint32_t block,
                                                         mgl_expert_place *at) {
-  const uint32_t expert = mgl_loader_expert(l, row, at->slot);
+  const uint32_t expert = mgl_line_expert(line, at->slot);
   const uint64_t first = (uint64_t)expert * MGL_EXPERT_DOWN_BLOCKS + block;
   at->column = 0;
   at->block = load->weights + first * mgl_panels_of(MGL_EXPERT_FEATURES) * load->panel_bytes;
 }
 
 // A panel of that row.
-static __device__ __forceinline__ void mgl_load_panel_of_slots(const mgl_loader *l,
-                                                               const mgl_load *load, uint32_t row,
+static __device__ __forceinline__ void mgl_load_panel_of_slots(const mgl_load *load,
+                                                               const mgl_expert_line *line,
                                                                uint32_t block, uint32_t to,
                                                                uint32_t full,
                                                                mgl_expert_place *at) {
@@ -427,18 +520,19 @@ static __device__ __forceinline__ void mgl_load_panel_of_slots(const mgl_loader 
     done += part.columns;
     at->column += part.columns;
     if (at->column == MGL_EXPERT_FEATURES && ++at->slot < MGL_EXPERT_SLOTS) {
-      mgl_expert_enter(l, load, row, block, at);
+      mgl_expert_enter(load, line, block, at);
     }
   }
 }
 
-// As mgl_load_down.
+// As mgl_load_down, joined.
 static __device__ __forceinline__ bool mgl_load_coded_down(mgl_loader *l, const mgl_load *load,
-                                                           uint32_t row, uint32_t block) {
+                                                           const mgl_expert_line *line,
+                                                           uint32_t block) {
   const uint32_t panels = MGL_EXPERT_SLOTS * MGL_EXPERT_FEATURES / MGL_PANEL_K;
   const uint32_t most = mgl_packing_panels((mgl_packing)load->packing);
   mgl_expert_place at = {};
-  mgl_expert_enter(l, load, row, block, &at);
+  mgl_expert_enter(load, line, block, &at);
   for (uint32_t i = 0; i < panels; i += most) {
     if (!mgl_loader_room(l)) {
       return false;
@@ -448,7 +542,7 @@ static __device__ __forceinline__ bool mgl_load_coded_down(mgl_loader *l, const 
     const uint32_t full = mgl_loader_full(l, l->page);
     mgl_page_expect(count * load->panel_bytes, full);
     for (uint32_t j = 0; j < count; j++) {
-      mgl_load_panel_of_slots(l, load, row, block, to + j * load->panel_bytes, full, &at);
+      mgl_load_panel_of_slots(load, line, block, to + j * load->panel_bytes, full, &at);
     }
     mgl_page_asked(full);
     mgl_ring_next(l, &l->page, &l->parity);
@@ -457,105 +551,38 @@ static __device__ __forceinline__ bool mgl_load_coded_down(mgl_loader *l, const 
   return true;
 }
 
-// -------------------------------------------------------------------------------------------------
+// As mgl_load_down, else.
+static __device__ __forceinline__ bool mgl_load_coded_hits(mgl_loader *l, const mgl_load *load,
+                                                           const mgl_expert_line *line,
+                                                           uint32_t block) {
+  const uint32_t panels = mgl_panels_of(MGL_EXPERT_FEATURES);
+#pragma unroll 1
+  for (uint32_t i = 0; i < line->count; i++) {
+    const uint64_t first = (uint64_t)mgl_line_expert(line, i) * MGL_EXPERT_DOWN_BLOCKS + block;
+    const uint8_t *from = load->weights + first * panels * load->panel_bytes;
+    for (uint32_t column = 0; column < MGL_EXPERT_FEATURES; column += MGL_PANEL_K) {
+      if (!mgl_loader_room(l)) {
+        return false;
+      }
+      const mgl_panel_part part = mgl_panel_part_of((mgl_packing)load->packing, load->panel_bytes,
+                                                    0, column, MGL_EXPERT_FEATURES);
+      const uint32_t to = l->pages_at + l->page * MGL_PAGE_BYTES;
+      const uint32_t full = mgl_loader_full(l, l->page);
+      mgl_page_expect(part.codes_bytes + part.scales_bytes, full);
+      mgl_page_copy(to + part.codes_to, from + part.codes_from, part.codes_bytes, full);
+      mgl_page_copy(to + part.scales_to, from + part.scales_from, part.scales_bytes, full);
+      mgl_page_asked(full);
+      mgl_ring_next(l, &l->page, &l->parity);
+      l->in_flight++;
+    }
+  }
+  return true;
+}
+
+// --- a task --------------------------------------------------------------------------------------
 
 static __device__ __forceinline__ bool mgl_is_coded(const mgl_load *load) {
   return MGL_HAS_CODES && load->packing != MGL_PACKING_BF16;
-}
-
-static __device__ __forceinline__ bool mgl_load_up_block(mgl_loader *l, const mgl_load *load,
-                                                         uint32_t expert, uint32_t block) {
-  return mgl_is_coded(load) ? mgl_load_coded_up(l, load, expert, block)
-                            : mgl_load_up(l, load, expert, block);
-}
-
-// Of one token.
-static __device__ __forceinline__ bool mgl_load_expert_block(mgl_loader *l, const mgl_load *load,
-                                                             uint32_t row, uint32_t block) {
-  if ((load->experts & 3) == MGL_LOAD_EXPERTS_UP) {
-    const uint32_t expert = mgl_loader_expert(l, row, block / MGL_EXPERT_UP_BLOCKS);
-    return mgl_load_up_block(l, load, expert, block);
-  }
-  return mgl_is_coded(load) ? mgl_load_coded_down(l, load, row, block)
-                            : mgl_load_down(l, load, row, block);
-}
-
-// --- pages of hits -------------------------------------------------------------------------------
-
-static __device__ __forceinline__ uint32_t mgl_loader_hits(const mgl_loader *l, uint32_t pass) {
-  return mgl_load_shared_word(l->block_at + MGL_CUDA_BLOCK_BYTES + MGL_EXPERT_COUNTS_AT +
-                              pass * (uint32_t)sizeof(uint32_t));
-}
-
-static __device__ __forceinline__ uint32_t mgl_loader_hit(const mgl_loader *l, uint32_t pass,
-                                                          uint32_t hit) {
-  return mgl_load_shared_word(l->block_at + MGL_CUDA_BLOCK_BYTES + MGL_EXPERT_HITS_AT +
-                              (pass * MGL_EXPERT_MOST_HITS + hit) * MGL_EXPERT_HIT_BYTES);
-}
-
-// A row block of an expert's down, in pages of its own.
-static __device__ __forceinline__ bool mgl_load_hit_down(mgl_loader *l, const mgl_load *load,
-                                                         uint32_t expert, uint32_t block) {
-  const uint64_t first = (uint64_t)expert * MGL_EXPERT_DOWN_BLOCKS + block;
-  if (!mgl_is_coded(load)) {
-    const uint8_t *from = load->weights + first * MGL_EXPERT_DOWN_BYTES;
-    for (uint32_t at = 0; at < MGL_EXPERT_DOWN_BYTES; at += MGL_CUDA_PAGE_BYTES) {
-      const uint32_t left = MGL_EXPERT_DOWN_BYTES - at;
-      if (!mgl_load_page(l, from + at, min((uint32_t)MGL_CUDA_PAGE_BYTES, left))) {
-        return false;
-      }
-    }
-    return true;
-  }
-  const uint32_t panels = mgl_panels_of(MGL_EXPERT_FEATURES);
-  const uint8_t *from = load->weights + first * panels * load->panel_bytes;
-  for (uint32_t column = 0; column < MGL_EXPERT_FEATURES; column += MGL_PANEL_K) {
-    if (!mgl_loader_room(l)) {
-      return false;
-    }
-    const mgl_panel_part part = mgl_panel_part_of((mgl_packing)load->packing, load->panel_bytes, 0,
-                                                  column, MGL_EXPERT_FEATURES);
-    const uint32_t to = l->pages_at + l->page * MGL_PAGE_BYTES;
-    const uint32_t full = mgl_loader_full(l, l->page);
-    mgl_page_expect(part.codes_bytes + part.scales_bytes, full);
-    mgl_page_copy(to + part.codes_to, from + part.codes_from, part.codes_bytes, full);
-    mgl_page_copy(to + part.scales_to, from + part.scales_from, part.scales_bytes, full);
-    mgl_page_asked(full);
-    mgl_ring_next(l, &l->page, &l->parity);
-    l->in_flight++;
-  }
-  return true;
-}
-
-// The pages of gate and up of several rows.
-static __device__ __forceinline__ bool mgl_load_parts(mgl_loader *l, const mgl_load *load) {
-  const uint32_t scratch = l->block_at + MGL_CUDA_BLOCK_BYTES;
-  const uint32_t parts =
-      l->rows == 0 ? 0 : mgl_load_shared_word(scratch + MGL_EXPERT_PARTS_COUNT_AT);
-  const uint32_t end = mgl_part_share(load->end, parts);
-  for (uint32_t at = mgl_part_share(load->begin, parts); at < end; at++) {
-    const uint32_t expert = mgl_load_shared_word(scratch + MGL_EXPERT_PARTS_AT +
-                                                 at / MGL_EXPERT_UP_BLOCKS * MGL_EXPERT_HIT_BYTES);
-    if (!mgl_load_up_block(l, load, expert, at)) {
-      return false;
-    }
-  }
-  return true;
-}
-
-// And of down.
-static __device__ __forceinline__ bool mgl_load_hits(mgl_loader *l, const mgl_load *load) {
-  for (uint32_t pass = 0; pass * MGL_EXPERT_PASS_ROWS < l->rows; pass++) {
-    const uint32_t hits = mgl_loader_hits(l, pass);
-    for (uint32_t block = load->begin; block < load->end; block++) {
-      for (uint32_t hit = 0; hit < hits; hit++) {
-        if (!mgl_load_hit_down(l, load, mgl_loader_hit(l, pass, hit), block)) {
-          return false;
-        }
-      }
-    }
-  }
-  return true;
 }
 
 // Whether tokens share the reading and their task has a body for that (linear/tasks_experts.cuh).
@@ -564,27 +591,51 @@ static __device__ __forceinline__ bool mgl_loads_hits(const mgl_loader *l, const
          (!mgl_is_coded(load) || MGL_EXPERT_FEATURES % MGL_SHARE_K == 0);
 }
 
-// All pages of a task of experts, token after token. False: give up.
-static __device__ __forceinline__ bool mgl_load_experts(mgl_loader *l, const mgl_load *load) {
-  const bool up = (load->experts & 3) == MGL_LOAD_EXPERTS_UP;
-  const bool coded = MGL_HAS_CODES && load->packing != MGL_PACKING_BF16;
-  const uint32_t pages =
-      (load->end - load->begin) * l->rows *
-      (coded ? mgl_coded_pages(load->packing, load->k_padded) : mgl_pages_of_block(load->k_padded));
-  l->most = pages < MGL_CUDA_LONG_PAGES ? l->most_short : l->most_long;
-  // What gate and up read was there before the logits were.
-  l->bound = up ? l->most : l->most_ahead;
-  if (mgl_loads_hits(l, load)) {
-    return up ? mgl_load_parts(l, load) : mgl_load_hits(l, load);
+static __device__ __forceinline__ bool mgl_load_ups(mgl_loader *l, const mgl_load *load) {
+  const bool hits = mgl_loads_hits(l, load);
+  const uint32_t lines = hits ? 1 : l->rows;
+#pragma unroll 1
+  for (uint32_t row = 0; row < lines; row++) {
+    const mgl_expert_line line = hits ? mgl_line_of_parts(l) : mgl_line_of_row(l, row);
+    const uint32_t begin = hits ? mgl_part_share(load->begin, line.count) : load->begin;
+    const uint32_t end = hits ? mgl_part_share(load->end, line.count) : load->end;
+    if (!(mgl_is_coded(load) ? mgl_load_coded_up(l, load, &line, begin, end)
+                             : mgl_load_up(l, load, &line, begin, end))) {
+      return false;
+    }
   }
-  for (uint32_t row = 0; row < l->rows; row++) {
+  return true;
+}
+
+static __device__ __forceinline__ bool mgl_load_downs(mgl_loader *l, const mgl_load *load) {
+  const bool hits = mgl_loads_hits(l, load);
+  const uint32_t lines =
+      hits ? (l->rows + (MGL_EXPERT_PASS_ROWS - 1)) / MGL_EXPERT_PASS_ROWS : l->rows;
+#pragma unroll 1
+  for (uint32_t row = 0; row < lines; row++) {
+    const mgl_expert_line line = hits ? mgl_line_of_pass(l, row) : mgl_line_of_row(l, row);
+#pragma unroll 1
     for (uint32_t block = load->begin; block < load->end; block++) {
-      if (!mgl_load_expert_block(l, load, row, block)) {
+      if (!(!mgl_is_coded(load) ? mgl_load_down(l, load, &line, !hits, block)
+            : hits              ? mgl_load_coded_hits(l, load, &line, block)
+                                : mgl_load_coded_down(l, load, &line, block))) {
         return false;
       }
     }
   }
   return true;
+}
+
+// All pages of a task of experts. False: give up.
+static __device__ __forceinline__ bool mgl_load_experts(mgl_loader *l, const mgl_load *load) {
+  const bool up = (load->experts & 3) == MGL_LOAD_EXPERTS_UP;
+  const uint32_t pages = (load->end - load->begin) * l->rows *
+                         (mgl_is_coded(load) ? mgl_coded_pages(load->packing, load->k_padded)
+                                             : mgl_pages_of_block(load->k_padded));
+  l->most = pages < MGL_CUDA_LONG_PAGES ? l->most_short : l->most_long;
+  // What gate and up read was there before the logits were.
+  l->bound = up ? l->most : mgl_loader_bound(l);
+  return up ? mgl_load_ups(l, load) : mgl_load_downs(l, load);
 }
 
 #endif

@@ -51,7 +51,7 @@ struct mgl_loader {
   uint32_t pages_at;               // and of page 0 of the ring
   uint32_t page_count;             // run's
   uint32_t most_short, most_long;  // of the graph: of tasks with few pages, and with many
-  uint32_t most_ahead;             // of those without inputs
+  uint32_t most_ahead;             // of those without inputs; 0: nothing is asked for ahead
   uint32_t most;                   // of the task once it has inputs
   uint32_t bound;                  // what holds now: `most`, or most_ahead before that
   uint32_t page, parity;           // of the ring: the next one to fill, and its phase
@@ -284,6 +284,11 @@ static __device__ __forceinline__ bool mgl_load_coded_batch(mgl_loader *l, const
   return true;
 }
 
+// Pages that may be on their way before a task has inputs.
+static __device__ __forceinline__ uint32_t mgl_loader_bound(const mgl_loader *l) {
+  return l->most_ahead != 0 ? l->most_ahead : l->most;
+}
+
 #include "kernels/cuda/roles/loader_experts.cuh"  // by the functions above
 
 // The pages of a batch of row blocks, in the order of page_stream.cuh.
@@ -321,7 +326,7 @@ static __device__ __forceinline__ bool mgl_loader_await_turn(const mgl_loader *l
 
 // All pages of a task. False: give up.
 static __device__ __forceinline__ bool mgl_load_task(mgl_loader *l, const mgl_load *load) {
-  if (l->run->prefetch == 0 && !mgl_loader_told(!mgl_loader_looks() || mgl_loader_await_turn(l))) {
+  if (l->most_ahead == 0 && !mgl_loader_told(!mgl_loader_looks() || mgl_loader_await_turn(l))) {
     return false;
   }
   uint32_t began = mgl_trace_clock();
@@ -331,7 +336,7 @@ static __device__ __forceinline__ bool mgl_load_task(mgl_loader *l, const mgl_lo
     pages = (load->end - load->begin) * mgl_coded_pages(load->packing, load->k_padded);
   }
   l->most = pages < MGL_CUDA_LONG_PAGES ? l->most_short : l->most_long;
-  l->bound = l->most_ahead;
+  l->bound = mgl_loader_bound(l);
   if (MGL_HAS_EXPERTS && load->experts != MGL_LOAD_DENSE) {
     if (!mgl_load_experts(l, load)) {
       return false;
@@ -431,7 +436,8 @@ static __device__ __forceinline__ bool mgl_load_list(mgl_loader *l, const mgl_cu
   uint32_t batch = l->run->step_batch;
   l->most_short = graph->in_flight;
   l->most_long = graph->in_flight_long;
-  l->most_ahead = graph->in_flight_ahead;
+  // Here, since a look at each task is a trip to the L2, which the router's answer waits for.
+  l->most_ahead = l->run->prefetch != 0 ? graph->in_flight_ahead : 0;
   if (MGL_HAS_EXPERTS) {
     l->copy = MGL_LOADER_COPY_UNKNOWN;
     l->routed = 0;
@@ -443,11 +449,12 @@ static __device__ __forceinline__ bool mgl_load_list(mgl_loader *l, const mgl_cu
       mine = told != nullptr ? mgl_hear_load(l, block, told) : mgl_fetch_load(graph, first + lane);
     }
     for (uint32_t i = 0; i < count; i++, l->ordinal++) {
-      mgl_load load = mgl_load_of_lane(&mine, i);
       bool goes_on = true;
-      if (MGL_HAS_EXPERTS && load.experts != MGL_LOAD_DENSE) {
-        goes_on = mgl_loader_route(l, &load);
+      if (MGL_HAS_EXPERTS) {  // before the rest of the load is kept, too
+        const uint32_t experts = __shfl_sync(0xffffffffu, mine.experts, i);
+        goes_on = experts == MGL_LOAD_DENSE || mgl_loader_route(l, experts);
       }
+      mgl_load load = mgl_load_of_lane(&mine, i);
       if (goes_on && load.weights != nullptr && lane < MGL_LOADER_LANES) {
         goes_on = mgl_load_task(l, &load);
       }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "device/cuda/cuda_program_parts.h"
+#include "twin/page_ring.h"
 
 // Empty queues in the image.
 static void make_queues(mgl_cuda_program *p) {
@@ -14,6 +15,41 @@ static void make_queues(mgl_cuda_program *p) {
     mgl_queue_init(&queues[i], (mgl_queue_slot *)(void *)(p->image + offset), MGL_SCHEDULER_SLOTS);
     queues[i].slots = mgl_cuda_pointer(mgl_cuda_state_at(p, offset));
   }
+}
+
+enum {
+  MOST_SUM_PAGES = 4,    // behind the ring
+  LEAST_RING_PAGES = 7,  // so many are left, with pages in flight and pages in use (docs/log/249)
+};
+
+// Row blocks of the linear task that has the most.
+static uint32_t most_row_blocks(const mgl_task_graph *graph) {
+  uint32_t most = 0;
+  for (uint32_t i = 0; i < graph->task_count; i++) {
+    const mgl_task *task = &graph->tasks[i];
+    uint32_t blocks = mgl_op_kind_is_linear(task->type) ? task->end - task->begin : 0;
+    most = blocks > most ? blocks : most;
+  }
+  return most;
+}
+
+// Smem pages that weights go through in a graph. Of several tokens partial sums take some of the
+// others, as far as a task has use for them: the more row blocks of it are computed at once, the
+// less often it reads x.
+static uint32_t ring_pages(const mgl_cuda_program *p, const mgl_task_graph *graph) {
+  bool codes = p->packings >> 1 != 0;
+  if (graph->tokens < 2 || (graph->tokens > MGL_CUDA_CARRIED_TOKENS && !codes) ||
+      p->device->kernels == MGL_CUDA_KERNELS_PORTABLE || p->model.experts.count != 0) {
+    return p->smem_pages;
+  }
+  uint32_t row_tiles = graph->tokens <= 8 ? 1 : 2;
+  uint32_t most = most_row_blocks(graph);
+  uint32_t pages = 0;
+  while (pages < MOST_SUM_PAGES && p->smem_pages > LEAST_RING_PAGES + pages &&
+         mgl_rows_batch_blocks(row_tiles, pages, p->page_bytes) < most) {
+    pages++;
+  }
+  return p->smem_pages - pages;
 }
 
 static void make_graph(mgl_cuda_program *p, uint32_t graph, mgl_cuda_run *run) {
@@ -39,7 +75,8 @@ static void make_graph(mgl_cuda_program *p, uint32_t graph, mgl_cuda_run *run) {
                                         .jit_below = mgl_cuda_pointer(base + at->jit_below),
                                         .jit_count = view.jit_count,
                                         .tokens = p->graphs[graph]->tokens,
-                                        .attention_strides = p->graphs[graph]->attention_strides};
+                                        .attention_strides = p->graphs[graph]->attention_strides,
+                                        .ring_pages = ring_pages(p, p->graphs[graph])};
 }
 
 enum { TOKENS_16 = 16 };

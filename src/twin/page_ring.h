@@ -2,15 +2,15 @@
 // and the consumers keep their places in it by themselves, and stay in step though neither tells
 // the other. One source for host and device.
 //
-// A page has two mbarriers, whose phases are told apart by their parity. On each lap around the ring
+// A page has two mbarriers, whose phases are told apart by their parity. In each lap of the ring
 // a page is filled once and released once, so one parity does for all of it: that of the lap.
 //
 // The ring is as long as the graph of a task wants it (mgl_cuda_graph.ring_pages): where an
 // iteration has many tokens, pages behind it hold partial sums. Both sides change it at the first
-// task that wants another length, with nothing in it. From a page that is cut off they go on to the
-// begin, in the next lap. A page that was cut off misses laps: `asleep` keeps the parity of its next
-// filling. When it joins the ring again in a lap of the other parity, the loader, which comes to it
-// first, makes up for a phase of both mbarriers.
+// task that wants another length, with nothing in it. From a page that is cut off they go to the
+// begin, in the next lap. A page that was cut off misses laps: `asleep` keeps the parity of its
+// next filling. When it joins the ring again in a lap of the other parity, the loader, which comes
+// to it first, makes up for a phase of both mbarriers.
 //   Rejected: mbarriers of their own for each length, since a block's 1024 bytes are full; and
 // making mbarriers anew, which the other side may already wait for.
 #ifndef MGL_TWIN_PAGE_RING_H

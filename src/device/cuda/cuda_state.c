@@ -17,10 +17,9 @@ static void make_queues(mgl_cuda_program *p) {
   }
 }
 
-enum {
-  MOST_SUM_PAGES = 4,    // behind the ring
-  LEAST_RING_PAGES = 7,  // so many are left, with pages in flight and pages in use (docs/log/249)
-};
+// Pages behind the ring, at most. A shorter ring holds less of what the memory delivers while
+// nobody computes; where weights are codes that matters less, and x more (docs/log/249).
+enum { MOST_SUM_PAGES = 2, MOST_SUM_PAGES_CODES = 3, LEAST_RING_PAGES = 8 };
 
 // Row blocks of the linear task that has the most.
 static uint32_t most_row_blocks(const mgl_task_graph *graph) {
@@ -33,19 +32,20 @@ static uint32_t most_row_blocks(const mgl_task_graph *graph) {
   return most;
 }
 
-// Smem pages that weights go through in a graph. Of several tokens partial sums take some of the
-// others, as far as a task has use for them: the more row blocks of it are computed at once, the
-// less often it reads x.
+// Smem pages that weights go through in a graph. Of more than 8 tokens partial sums take some of
+// the others, as far as a task has use for them: the more row blocks of it are computed at once,
+// the less often it reads x. (Of up to 8 tokens those in scratch suffice.)
 static uint32_t ring_pages(const mgl_cuda_program *p, const mgl_task_graph *graph) {
   bool codes = p->packings >> 1 != 0;
-  if (graph->tokens < 2 || (graph->tokens > MGL_CUDA_CARRIED_TOKENS && !codes) ||
+  if (graph->tokens <= 8 || (graph->tokens > MGL_CUDA_CARRIED_TOKENS && !codes) ||
       p->device->kernels == MGL_CUDA_KERNELS_PORTABLE || p->model.experts.count != 0) {
     return p->smem_pages;
   }
-  uint32_t row_tiles = graph->tokens <= 8 ? 1 : 2;
+  const uint32_t row_tiles = 2;
   uint32_t most = most_row_blocks(graph);
+  uint32_t most_pages = codes ? MOST_SUM_PAGES_CODES : MOST_SUM_PAGES;
   uint32_t pages = 0;
-  while (pages < MOST_SUM_PAGES && p->smem_pages > LEAST_RING_PAGES + pages &&
+  while (pages < most_pages && p->smem_pages > LEAST_RING_PAGES + pages &&
          mgl_rows_batch_blocks(row_tiles, pages, p->page_bytes) < most) {
     pages++;
   }

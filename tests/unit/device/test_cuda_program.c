@@ -393,6 +393,36 @@ static void pages_in_flight_are_bounded(void **state) {
   assert_int_equal(fake.live, 0);
 }
 
+// Partial sums of a task's row blocks with 16 tokens lie in scratch as far as there is room, four of
+// them, and then in pages that leave the ring: up to two of them. With 8 tokens, and in portable
+// kernels, the ring stays whole.
+static void partial_sums_take_pages(void **state) {
+  (void)state;
+  mgl_error err = {0};
+  for (uint32_t portable = 0; portable < 2; portable++) {
+    mgl_cuda_device device = fake_cuda_device();
+    device.kernels = portable ? MGL_CUDA_KERNELS_PORTABLE : MGL_CUDA_KERNELS_WGMMA;
+    mgl_cuda_program *program = fake_model_program(&device, fake_model_usual);
+    uint32_t pages = mgl_cuda_program_describe(program).smem_pages;
+    assert_int_equal(pages, MGL_CUDA_MAX_PAGES);
+    assert_int_equal(fake_model_run(program, 6, (mgl_cuda_launch_options){0}, &err), MGL_OK);
+    for (uint32_t i = 0; i < 5; i++) {
+      const mgl_task_graph *graph = program->graphs[i];
+      uint32_t most = 0;
+      for (uint32_t t = 0; t < graph->task_count; t++) {
+        const mgl_task *task = &graph->tasks[t];
+        bool larger = mgl_op_kind_is_linear(task->type) && task->end - task->begin > most;
+        most = larger ? task->end - task->begin : most;
+      }
+      assert_true(most > 6);
+      assert_int_equal(fake.run->graphs[i].ring_pages,
+                       pages - (graph->tokens > 8 && !portable ? 2 : 0));
+    }
+    mgl_cuda_program_destroy(program);
+  }
+  assert_int_equal(fake.live, 0);
+}
+
 // By what a data sheet says of an H100's and an H200's memory, a worker's share of it as on a GPU of
 // 132 multiprocessors; and where the driver says nothing, or far too much.
 static void pages_in_flight_follow_the_memory(void **state) {
@@ -592,6 +622,7 @@ int main(void) {
       cmocka_unit_test(large_iterations_run_on_other_gpus),
       cmocka_unit_test(a_plan_runs_once),
       cmocka_unit_test(pages_in_flight_are_bounded),
+      cmocka_unit_test(partial_sums_take_pages),
       cmocka_unit_test(pages_in_flight_follow_the_memory),
       cmocka_unit_test(faults_are_named),
       cmocka_unit_test(requests_are_fed_and_ended),

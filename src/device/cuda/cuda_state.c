@@ -17,39 +17,42 @@ static void make_queues(mgl_cuda_program *p) {
   }
 }
 
-// Pages behind the ring, at most. A shorter ring holds less of what the memory delivers while
-// nobody computes; where weights are codes that matters less, and x more (docs/log/249).
-enum { MOST_SUM_PAGES = 2, MOST_SUM_PAGES_CODES = 3, LEAST_RING_PAGES = 8 };
+// Pages behind the ring, at most: a shorter one holds less of what the memory delivers while nobody
+// computes (docs/log/249).
+enum { MOST_SUM_PAGES = 2 };
 
-// Row blocks of the linear task that has the most.
+// Row blocks of the linear task of a layer that has the most.
 static uint32_t most_row_blocks(const mgl_task_graph *graph) {
   uint32_t most = 0;
   for (uint32_t i = 0; i < graph->task_count; i++) {
     const mgl_task *task = &graph->tasks[i];
-    uint32_t blocks = mgl_op_kind_is_linear(task->type) ? task->end - task->begin : 0;
+    bool counts = mgl_op_kind_is_linear(task->type) && task->type != MGL_OP_LOGITS;
+    uint32_t blocks = counts ? task->end - task->begin : 0;
     most = blocks > most ? blocks : most;
   }
   return most;
 }
 
 // Smem pages that weights go through in a graph. Of more than 8 tokens partial sums take some of
-// the others, as far as a task has use for them: the more row blocks of it are computed at once,
-// the less often it reads x. (Of up to 8 tokens those in scratch suffice.)
+// the others, so that the largest task has fewer batches of row blocks, each of which reads all of
+// x. (Of up to 8 tokens those in scratch suffice.)
 static uint32_t ring_pages(const mgl_cuda_program *p, const mgl_task_graph *graph) {
   bool codes = p->packings >> 1 != 0;
   if (graph->tokens <= 8 || (graph->tokens > MGL_CUDA_CARRIED_TOKENS && !codes) ||
       p->device->kernels == MGL_CUDA_KERNELS_PORTABLE || p->model.experts.count != 0) {
     return p->smem_pages;
   }
-  const uint32_t row_tiles = 2;
-  uint32_t most = most_row_blocks(graph);
-  uint32_t most_pages = codes ? MOST_SUM_PAGES_CODES : MOST_SUM_PAGES;
-  uint32_t pages = 0;
-  while (pages < most_pages && p->smem_pages > LEAST_RING_PAGES + pages &&
-         mgl_rows_batch_blocks(row_tiles, pages, p->page_bytes) < most) {
-    pages++;
+  const uint32_t row_tiles = 2, most = most_row_blocks(graph);
+  uint32_t best = 0, least = UINT32_MAX;
+  for (uint32_t pages = 0; pages <= MOST_SUM_PAGES; pages++) {
+    uint32_t of_batch = mgl_rows_batch_blocks(row_tiles, pages, p->page_bytes);
+    uint32_t batches = (most + of_batch - 1) / of_batch;
+    if (batches < least) {
+      best = pages;
+      least = batches;
+    }
   }
-  return p->smem_pages - pages;
+  return p->smem_pages - best;
 }
 
 static void make_graph(mgl_cuda_program *p, uint32_t graph, mgl_cuda_run *run) {

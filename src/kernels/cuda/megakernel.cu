@@ -170,9 +170,6 @@ static __device__ void mgl_consumers_run(mgl_cuda_run *run, mgl_block *block) {
       return;
     }
     mgl_sync_consumers();  // all have read what the task before left in scratch
-    if (threadIdx.x == 0) {
-      block->begun = block->slots[slot].ordinal;
-    }
     state = mgl_run_task(run, block, state);
 #if MGL_RANKS > 1
     if (mgl_is_exchanged(&block->slots[slot].op)) {
@@ -207,7 +204,7 @@ static __device__ void mgl_block_init(const mgl_cuda_run *run, mgl_block *block)
   block->debug = run->delay != 0 || run->injection != MGL_INJECT_NONE ? 1 : 0;
   block->activated = 0;
   block->arrived = 0;
-  block->begun = 0;
+  block->ended = 0;
   for (uint32_t i = 0; i < MGL_CUDA_SLOTS; i++) {
     block->slots[i].told = 0;
   }

@@ -91,7 +91,7 @@ struct mgl_block {
   volatile uint32_t activated;  // tasks that the loader knows and that were let go: they take pages
   volatile uint32_t arrived;    // and that have inputs: the loader's bound reads it
   volatile uint32_t heard;      // tasks that the loader was told of, and has read what it was told
-  volatile uint32_t begun;      // and that consumers have come to: those before have ended
+  volatile uint32_t ended;      // tasks that the loader knows and that have ended, by the storer
   uint16_t page_count;
   uint16_t debug;  // 1: delays or an injected fault; so that others need not look into memory
   volatile uint32_t stop;  // the run is over or has failed: whoever waits gives up

@@ -332,7 +332,7 @@ static __device__ __forceinline__ bool mgl_loader_resize(mgl_loader *l) {
     mgl_loader_saw_landing(l);
   }
   while (l->ring_pages > l->page_count &&
-         mgl_loader_word(l, offsetof(mgl_block, begun)) <= l->ordinal) {
+         mgl_loader_word(l, offsetof(mgl_block, ended)) < l->ordinal) {
     if (mgl_loader_gives_up(l)) {
       return false;
     }

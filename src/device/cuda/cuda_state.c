@@ -21,14 +21,21 @@ static void make_queues(mgl_cuda_program *p) {
 // computes (docs/log/249).
 enum { MOST_SUM_PAGES = 2 };
 
-// Row blocks of the linear task of a layer that has the most.
+// Row blocks of a task of the linear of a layer whose tasks have the most on average; an op's tasks
+// follow each other.
 static uint32_t most_row_blocks(const mgl_task_graph *graph) {
-  uint32_t most = 0;
+  uint32_t most = 0, op = UINT32_MAX, blocks = 0, tasks = 0;
   for (uint32_t i = 0; i < graph->task_count; i++) {
     const mgl_task *task = &graph->tasks[i];
-    bool counts = mgl_op_kind_is_linear(task->type) && task->type != MGL_OP_LOGITS;
-    uint32_t blocks = counts ? task->end - task->begin : 0;
-    most = blocks > most ? blocks : most;
+    if (!mgl_op_kind_is_linear(task->type) || task->type == MGL_OP_LOGITS) {
+      continue;
+    }
+    blocks = (task->op == op ? blocks : 0) + task->end - task->begin;
+    tasks = (task->op == op ? tasks : 0) + 1;
+    op = task->op;
+    bool ends = i + 1 == graph->task_count || graph->tasks[i + 1].op != op;
+    uint32_t mean = ends ? (blocks + tasks - 1) / tasks : 0;
+    most = mean > most ? mean : most;
   }
   return most;
 }

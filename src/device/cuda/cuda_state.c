@@ -24,17 +24,18 @@ enum { MOST_SUM_PAGES = 2 };
 // Row blocks of a task of the linear of a layer whose tasks have the most on average; an op's tasks
 // follow each other.
 static uint32_t most_row_blocks(const mgl_task_graph *graph) {
-  uint32_t most = 0, op = UINT32_MAX, blocks = 0, tasks = 0;
+  uint32_t most = 0, op = UINT32_MAX, features = 0, tasks = 0;
   for (uint32_t i = 0; i < graph->task_count; i++) {
     const mgl_task *task = &graph->tasks[i];
     if (!mgl_op_kind_is_linear(task->type) || task->type == MGL_OP_LOGITS) {
       continue;
     }
-    blocks = (task->op == op ? blocks : 0) + task->end - task->begin;
+    features = (task->op == op ? features : 0) + task->end - task->begin;
     tasks = (task->op == op ? tasks : 0) + 1;
     op = task->op;
     bool ends = i + 1 == graph->task_count || graph->tasks[i + 1].op != op;
-    uint32_t mean = ends ? (blocks + tasks - 1) / tasks : 0;
+    uint32_t rows = task->type == MGL_OP_GATE_UP ? MGL_CUDA_HALF_ROWS : MGL_CUDA_BLOCK_ROWS;
+    uint32_t mean = ends ? (features + tasks * rows - 1) / (tasks * rows) : 0;
     most = mean > most ? mean : most;
   }
   return most;
@@ -43,7 +44,7 @@ static uint32_t most_row_blocks(const mgl_task_graph *graph) {
 // Smem pages that weights go through in a graph. Of more than 8 tokens partial sums take some of
 // the others, so that the largest task has fewer batches of row blocks, each of which reads all of
 // x. (Of up to 8 tokens those in scratch suffice.)
-static uint32_t ring_pages(const mgl_cuda_program *p, const mgl_task_graph *graph) {
+uint32_t mgl_cuda_ring_pages(const mgl_cuda_program *p, const mgl_task_graph *graph) {
   bool codes = p->packings >> 1 != 0;
   if (graph->tokens <= 8 || (graph->tokens > MGL_CUDA_CARRIED_TOKENS && !codes) ||
       p->device->kernels == MGL_CUDA_KERNELS_PORTABLE || p->model.experts.count != 0) {
@@ -86,7 +87,7 @@ static void make_graph(mgl_cuda_program *p, uint32_t graph, mgl_cuda_run *run) {
                                         .jit_count = view.jit_count,
                                         .tokens = p->graphs[graph]->tokens,
                                         .attention_strides = p->graphs[graph]->attention_strides,
-                                        .ring_pages = ring_pages(p, p->graphs[graph])};
+                                        .ring_pages = mgl_cuda_ring_pages(p, p->graphs[graph])};
 }
 
 enum { TOKENS_16 = 16 };

@@ -19,7 +19,7 @@ static void make_queues(mgl_cuda_program *p) {
 
 // Pages behind the ring, at most: a shorter one holds less of what the memory delivers while nobody
 // computes (docs/log/249).
-enum { MOST_SUM_PAGES = 2 };
+enum { MOST_SUM_PAGES = 2, LEAST_RING_PAGES = 8 };
 
 // Row blocks of a task of the linear of a layer whose tasks have the most on average; an op's tasks
 // follow each other.
@@ -52,7 +52,8 @@ uint32_t mgl_cuda_ring_pages(const mgl_cuda_program *p, const mgl_task_graph *gr
   }
   const uint32_t row_tiles = 2, most = most_row_blocks(graph);
   uint32_t best = 0, least = UINT32_MAX;
-  for (uint32_t pages = 0; pages <= MOST_SUM_PAGES; pages++) {
+  for (uint32_t pages = 0; pages <= MOST_SUM_PAGES && pages + LEAST_RING_PAGES <= p->smem_pages;
+       pages++) {
     uint32_t of_batch = mgl_rows_batch_blocks(row_tiles, pages, p->page_bytes);
     uint32_t batches = (most + of_batch - 1) / of_batch;
     if (batches < least) {

@@ -156,6 +156,7 @@ typedef struct mgl_cuda_graph {
   uint32_t in_flight;        // pages on their way, at most, for tasks that may run
   uint32_t in_flight_long;   // and that have MGL_CUDA_LONG_PAGES pages and more
   uint32_t in_flight_ahead;  // for tasks without inputs
+  uint32_t ring_pages;       // of the smem pages; those behind hold partial sums (page_stream.cuh)
 } mgl_cuda_graph;
 
 // One entry of the attention work list: consecutive tokens of one sequence and a chunk of the

@@ -85,6 +85,16 @@ MGL_SHARED_FN uint32_t mgl_linear_function(const mgl_cuda_op *op, uint32_t capab
   return MGL_CALL_NOTHING;  // not reached: the last row takes all
 }
 
+// A linear whose body is one of those of 2 to 16 tokens (or, of codes, of more in several passes).
+MGL_SHARED_FN bool mgl_by_rows(const mgl_cuda_op *op, uint32_t capability, bool has_codes) {
+  const uint32_t function = mgl_linear_function(op, capability, has_codes);
+  if (function < MGL_CALL_CODED) {
+    return function >= MGL_CALL_LINEAR_ROWS_1 && function <= MGL_CALL_LINEAR_ROWS_2_NORMED;
+  }
+  const uint32_t coded = (function - MGL_CALL_CODED) % MGL_CODED_FUNCTIONS;
+  return coded >= MGL_CODED_ROWS_1 && coded <= MGL_CODED_ROWS_2_NORMED;
+}
+
 // The body of a task of any op.
 MGL_SHARED_FN uint32_t mgl_task_function_of(const mgl_cuda_op *op, uint32_t capability,
                                             bool has_codes) {

@@ -213,6 +213,9 @@ typedef struct mgl_cuda_start {
 
 void mgl_cuda_make_image(mgl_cuda_program *p, const mgl_cuda_start *start);
 
+// Smem pages that weights go through in a graph (mgl_cuda_graph.ring_pages).
+uint32_t mgl_cuda_ring_pages(const mgl_cuda_program *p, const mgl_task_graph *graph);
+
 // --- the feed of requests (cuda_feed.c) ----------------------------------------------------------
 
 // Memory, once the layout is known; the planner's limits and bytes, before.

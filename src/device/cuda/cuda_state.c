@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "device/cuda/cuda_program_parts.h"
+#include "twin/page_ring.h"
 
 // Empty queues in the image.
 static void make_queues(mgl_cuda_program *p) {
@@ -14,6 +15,53 @@ static void make_queues(mgl_cuda_program *p) {
     mgl_queue_init(&queues[i], (mgl_queue_slot *)(void *)(p->image + offset), MGL_SCHEDULER_SLOTS);
     queues[i].slots = mgl_cuda_pointer(mgl_cuda_state_at(p, offset));
   }
+}
+
+// Pages behind the ring, at most: a shorter one holds less of what the memory delivers while nobody
+// computes (docs/log/249).
+enum { MOST_SUM_PAGES = 2, LEAST_RING_PAGES = 8 };
+
+// Row blocks of a task of the linear of a layer whose tasks have the most on average; an op's tasks
+// follow each other.
+static uint32_t most_row_blocks(const mgl_task_graph *graph) {
+  uint32_t most = 0, op = UINT32_MAX, features = 0, tasks = 0;
+  for (uint32_t i = 0; i < graph->task_count; i++) {
+    const mgl_task *task = &graph->tasks[i];
+    if (!mgl_op_kind_is_linear(task->type) || task->type == MGL_OP_LOGITS) {
+      continue;
+    }
+    features = (task->op == op ? features : 0) + task->end - task->begin;
+    tasks = (task->op == op ? tasks : 0) + 1;
+    op = task->op;
+    bool ends = i + 1 == graph->task_count || graph->tasks[i + 1].op != op;
+    uint32_t rows = task->type == MGL_OP_GATE_UP ? MGL_CUDA_HALF_ROWS : MGL_CUDA_BLOCK_ROWS;
+    uint32_t mean = ends ? (features + tasks * rows - 1) / (tasks * rows) : 0;
+    most = mean > most ? mean : most;
+  }
+  return most;
+}
+
+// Smem pages that weights go through in a graph. Of more than 8 tokens partial sums take some of
+// the others, so that the largest task has fewer batches of row blocks, each of which reads all of
+// x. (Of up to 8 tokens those in scratch suffice.)
+uint32_t mgl_cuda_ring_pages(const mgl_cuda_program *p, const mgl_task_graph *graph) {
+  bool codes = p->packings >> 1 != 0;
+  if (graph->tokens <= 8 || (graph->tokens > MGL_CUDA_CARRIED_TOKENS && !codes) ||
+      p->device->kernels == MGL_CUDA_KERNELS_PORTABLE || p->model.experts.count != 0) {
+    return p->smem_pages;
+  }
+  const uint32_t row_tiles = 2, most = most_row_blocks(graph);
+  uint32_t best = 0, least = UINT32_MAX;
+  for (uint32_t pages = 0; pages <= MOST_SUM_PAGES && pages + LEAST_RING_PAGES <= p->smem_pages;
+       pages++) {
+    uint32_t of_batch = mgl_rows_batch_blocks(row_tiles, pages, p->page_bytes);
+    uint32_t batches = (most + of_batch - 1) / of_batch;
+    if (batches < least) {
+      best = pages;
+      least = batches;
+    }
+  }
+  return p->smem_pages - best;
 }
 
 static void make_graph(mgl_cuda_program *p, uint32_t graph, mgl_cuda_run *run) {
@@ -39,7 +87,8 @@ static void make_graph(mgl_cuda_program *p, uint32_t graph, mgl_cuda_run *run) {
                                         .jit_below = mgl_cuda_pointer(base + at->jit_below),
                                         .jit_count = view.jit_count,
                                         .tokens = p->graphs[graph]->tokens,
-                                        .attention_strides = p->graphs[graph]->attention_strides};
+                                        .attention_strides = p->graphs[graph]->attention_strides,
+                                        .ring_pages = mgl_cuda_ring_pages(p, p->graphs[graph])};
 }
 
 enum { TOKENS_16 = 16 };

@@ -72,7 +72,8 @@ static __device__ __noinline__ uint32_t mgl_call(mgl_cuda_run *run, mgl_block *b
   w.slot_parity = state >> 1 & 1;
   w.page = state >> 8;
   w.page_parity = state >> 2 & 1;
-  w.page_count = block->page_count;
+  w.page_count = block->slots[state & 1].ring_pages;
+  mgl_page_ring_enter(w.page_count, &w.page, &w.page_parity);
   task(&w);
   return w.page << 8 | w.page_parity << 2 | w.slot_parity << 1 | w.slot;
 }
@@ -199,10 +200,11 @@ static __device__ void mgl_block_init(const mgl_cuda_run *run, mgl_block *block)
     mgl_mbarrier_init(&block->page_full[i], MGL_LOADER_LANES);
     mgl_mbarrier_init(&block->page_free[i], MGL_CUDA_CONSUMER_WARPS);
   }
-  block->page_count = pages;
+  block->page_count = (uint16_t)pages;
   block->debug = run->delay != 0 || run->injection != MGL_INJECT_NONE ? 1 : 0;
   block->activated = 0;
   block->arrived = 0;
+  block->ended = 0;
   for (uint32_t i = 0; i < MGL_CUDA_SLOTS; i++) {
     block->slots[i].told = 0;
   }

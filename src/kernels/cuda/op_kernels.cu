@@ -88,7 +88,8 @@ static __device__ __forceinline__ void mgl_fill_slot(const mgl_cuda_op_launch &l
     slot->mute = 0;
     slot->copy_at = 0;
     slot->plan = launch.plan;
-    block->page_count = launch.page_count;
+    block->page_count = (uint16_t)launch.page_count;
+    slot->ring_pages = (uint16_t)launch.page_count;
     block->activated = 0;
     block->arrived = 0;
     block->debug = 0;
@@ -184,7 +185,7 @@ extern "C" __global__ void __launch_bounds__(MGL_OP_PLAN_THREADS, 1)
 static __device__ __forceinline__ const uint8_t *mgl_page_of(const mgl_load *load, uint32_t index,
                                                              uint32_t *bytes) {
   uint32_t pages = mgl_pages_of_block(load->k_padded);
-  uint32_t most = mgl_batch_blocks(load->row_tiles);
+  uint32_t most = load->batch_blocks;
   uint32_t block = load->begin + index / (most * pages) * most;
   uint32_t blocks = load->end - block < most ? load->end - block : most;
   index %= most * pages;
@@ -211,7 +212,7 @@ static __device__ __forceinline__ mgl_load mgl_load_of(const mgl_cuda_op_launch 
   mgl_load load;
   load.weights = launch.ops[0].weights;
   load.k_padded = launch.ops[0].k_padded;
-  load.row_tiles = launch.ops[0].row_tiles;
+  load.batch_blocks = mgl_batch_blocks(launch.ops[0].row_tiles);
   load.passes = launch.ops[0].passes;
   load.group_pages = mgl_group_pages(&launch.ops[0]);
   (void)mgl_block_units(launch, &load.begin, &load.end);

@@ -393,6 +393,39 @@ static void pages_in_flight_are_bounded(void **state) {
   assert_int_equal(fake.live, 0);
 }
 
+// Partial sums of a task's row blocks with 16 tokens lie in scratch as far as there is room, four of
+// them, and then in up to two pages that leave the ring, two a page: as many as make a layer's
+// largest task fewer batches, whose tasks have so many features here. With 8 tokens, and in portable
+// kernels, the ring stays whole.
+static void partial_sums_take_pages(void **state) {
+  (void)state;
+  mgl_error err = {0};
+  static const struct {
+    uint32_t portable, blocks, pages;
+  } cases[] = {{0, 4, 0}, {0, 5, 1},  {0, 6, 1},  {0, 7, 2}, {0, 8, 2},
+               {0, 9, 1}, {0, 12, 1}, {0, 13, 2}, {1, 8, 0}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    mgl_cuda_device device = fake_cuda_device();
+    device.kernels = cases[i].portable ? MGL_CUDA_KERNELS_PORTABLE : MGL_CUDA_KERNELS_WGMMA;
+    mgl_cuda_program *program = fake_model_program(&device, fake_model_usual);
+    uint32_t pages = mgl_cuda_program_describe(program).smem_pages;
+    assert_int_equal(fake_model_run(program, 6, (mgl_cuda_launch_options){0}, &err), MGL_OK);
+    for (uint32_t j = 0; j < 4; j++) {
+      assert_int_equal(fake.run->graphs[j].ring_pages, pages);
+    }
+    mgl_task_graph *graph = program->graphs[4];
+    mgl_task tasks[3] = {{.type = MGL_OP_QKV_PROJ, .op = 1, .end = 32},
+                         {.type = MGL_OP_GATE_UP, .op = 2, .end = cases[i].blocks * 8},
+                         {.type = MGL_OP_LOGITS, .op = 3, .end = 1000}};
+    mgl_task_graph given = *graph;
+    given.tasks = tasks;
+    given.task_count = 3;
+    assert_int_equal(pages - mgl_cuda_ring_pages(program, &given), cases[i].pages);
+    mgl_cuda_program_destroy(program);
+  }
+  assert_int_equal(fake.live, 0);
+}
+
 // By what a data sheet says of an H100's and an H200's memory, a worker's share of it as on a GPU of
 // 132 multiprocessors; and where the driver says nothing, or far too much.
 static void pages_in_flight_follow_the_memory(void **state) {
@@ -616,6 +649,7 @@ int main(void) {
       cmocka_unit_test(large_iterations_run_on_other_gpus),
       cmocka_unit_test(a_plan_runs_once),
       cmocka_unit_test(pages_in_flight_are_bounded),
+      cmocka_unit_test(partial_sums_take_pages),
       cmocka_unit_test(pages_in_flight_follow_the_memory),
       cmocka_unit_test(faults_are_named),
       cmocka_unit_test(requests_are_fed_and_ended),

@@ -15,6 +15,7 @@
 
 #include "twin/device_run.h"
 #include "twin/packing.h"
+#include "twin/page_ring.h"
 #include "twin/variant.h"
 
 #ifndef MGL_PACKINGS
@@ -26,7 +27,7 @@
 
 enum { MGL_HAS_CODES = MGL_PACKINGS > 1 };
 
-// Row blocks of a batch, for a number of row tiles.
+// Row blocks of a batch, for a number of row tiles, but for the bodies of 2 to 16 tokens.
 static __device__ constexpr uint32_t mgl_batch_blocks(uint32_t row_tiles) {
   return row_tiles == 4 ? 2 : 4;
 }
@@ -35,6 +36,14 @@ enum {
   MGL_GROUP_PAGES = 2,  // pages along k of a group, but for ops of one token
   MGL_ALL_PAGES = 0,    // of those with codes: a row block after the other
 };
+
+// Of any op in the megakernel, with so many pages behind the ring.
+static __device__ __forceinline__ uint32_t mgl_op_batch_blocks(const mgl_cuda_op *op,
+                                                               uint32_t pages) {
+  return mgl_op_kind_is_linear(op->kind) && mgl_by_rows(op, MGL_TARGET_CAPABILITY, MGL_HAS_CODES)
+             ? mgl_rows_batch_blocks(op->row_tiles, pages, MGL_PAGE_BYTES)
+             : mgl_batch_blocks(op->row_tiles);
+}
 
 // Columns of the output that a row block makes.
 static __device__ __forceinline__ uint32_t mgl_block_columns(uint32_t kind) {

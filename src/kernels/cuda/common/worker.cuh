@@ -56,7 +56,8 @@ struct __align__(16) mgl_slot {
   mgl_cuda_op op;       // copied, so that consumers need no memory access to begin
   uint32_t begin, end;  // tile; in row blocks for linears
   uint32_t function;    // mgl_task_function (twin/variant.h)
-  uint32_t rows;        // of the iteration that are computed, for linears of few tokens
+  uint16_t rows;        // of the iteration that are computed, for linears of few tokens
+  uint16_t ring_pages;  // of a linear: its graph's
   uint32_t task;
   uint32_t trigger_event;
   mgl_word *trigger;  // its counter, where only workers that poll it wait; NULL: more is to be done
@@ -90,8 +91,9 @@ struct mgl_block {
   volatile uint32_t activated;  // tasks that the loader knows and that were let go: they take pages
   volatile uint32_t arrived;    // and that have inputs: the loader's bound reads it
   volatile uint32_t heard;      // tasks that the loader was told of, and has read what it was told
-  uint32_t page_count;
-  uint32_t debug;  // 1: delays or an injected fault; so that others need not look into memory
+  volatile uint32_t ended;      // tasks that the loader knows and that have ended, by the storer
+  uint16_t page_count;
+  uint16_t debug;  // 1: delays or an injected fault; so that others need not look into memory
   volatile uint32_t stop;  // the run is over or has failed: whoever waits gives up
   // With MGL_TRACE, of the task in a slot, by the first consumer: the clock when it had inputs, and
   // for how long it has waited for weights.

@@ -25,7 +25,7 @@ enum {
   MGL_HIT_GROUPS = MGL_EXPERT_WIDTH / (MGL_GROUP_PAGES * MGL_CUDA_PAGE_K),
   MGL_HIT_UP_BLOCKS = MGL_EXPERT_FEATURES / MGL_CUDA_HALF_ROWS,  // of an expert
   // Sums of squares of both: as of two tiles.
-  MGL_HIT_SQUARES_AT = mgl_rows_shape<2>::SUMS_AT,
+  MGL_HIT_SQUARES_AT = mgl_linear_shape<2>::SUMS_AT,
 };
 
 // Partial sums of a row block with 8 * TILES rows; two buffers in turn.

@@ -558,10 +558,10 @@ static __device__ __forceinline__ void mgl_linear_block(mgl_worker *w, const mgl
 }
 
 // This warp's sums of squares of each token.
-template <int TILES>
+template <int TILES, int SUMS_AT = mgl_linear_shape<TILES>::SUMS_AT>
 static __device__ __forceinline__ void mgl_linear_share_squares(const mgl_worker *w,
                                                                 const float squares[TILES]) {
-  float *to = (float *)(w->scratch + mgl_linear_shape<TILES>::SUMS_AT) + w->warp * 32 + w->lane / 4;
+  float *to = (float *)(w->scratch + SUMS_AT) + w->warp * 32 + w->lane / 4;
 #pragma unroll
   for (int tile = 0; tile < TILES; tile++) {
     float sum = squares[tile];

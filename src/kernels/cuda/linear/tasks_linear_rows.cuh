@@ -7,6 +7,8 @@
 //     not there yet; the norm's weights are in the L1 before;
 //   - x of the next group is on its way while a group is computed; of two tiles of f32, for which
 //     registers are too few, half of it during each half of the row blocks;
+//   - a batch has as many row blocks as partial sums have room for, up to all of the task: each one
+//     reads all of x, f32 where there is a norm (docs/log/249);
 //   - pages are awaited in pairs, and a page's weights are on their way to registers during the
 //     products of the page before;
 //   - partial sums lie as the lanes hold them, four of them in one access without conflicts, and a
@@ -23,6 +25,9 @@
 
 enum {
   MGL_ROWS_PIECES = MGL_GROUP_PAGES * MGL_LINEAR_CHUNKS,  // that a lane has of a row in a group
+  // In scratch: sums of squares, or the residuals asked for early; behind them partial sums, a row
+  // block's those of all warps.
+  MGL_ROWS_SQUARES_AT = 0,
 };
 
 static_assert(MGL_GROUP_PAGES == 2, "pages come in pairs");
@@ -30,16 +35,16 @@ static_assert(MGL_GROUP_PAGES == 2, "pages come in pairs");
 template <int TILES>
 struct mgl_rows_shape {
   static constexpr int TOKENS = 8 * TILES;
-  static constexpr int BLOCKS = mgl_batch_blocks(TILES);             // of a batch
-  static constexpr int BLOCK_FLOATS = TOKENS * MGL_CUDA_BLOCK_ROWS;  // partial sums of one
+  static constexpr int BLOCK_FLOATS = TOKENS * MGL_CUDA_BLOCK_ROWS;  // a warp's sums of a row block
   static constexpr int BLOCK_QUADS = BLOCK_FLOATS / 4;
-  static constexpr int WARP_FLOATS = BLOCKS * BLOCK_FLOATS;
+  static constexpr int ALL_FLOATS = MGL_CUDA_CONSUMER_WARPS * BLOCK_FLOATS;  // and those of all
   static constexpr int ROUND = MGL_CUDA_CONSUMERS / BLOCK_FLOATS;  // row blocks finished at once
-  static constexpr int SUMS_AT = mgl_linear_shape<TILES>::SUMS_AT;
   // Row blocks of a batch whose residuals are asked for before, by half of the threads.
   static constexpr int EARLY = MGL_CUDA_CONSUMERS / 2 / BLOCK_QUADS;
-  static_assert(ROUND >= 1 && BLOCKS % ROUND == 0 && EARLY <= BLOCKS, "outputs of a thread");
-  static_assert(SUMS_AT + EARLY * BLOCK_FLOATS * 4 <= MGL_CUDA_SCRATCH_BYTES, "residuals");
+  static_assert(ROUND >= 1, "outputs of a thread");
+  static_assert(EARLY * BLOCK_FLOATS * 4 <= MGL_ROWS_PARTIAL_AT, "residuals");
+  static_assert(MGL_LINEAR_SUMS_BYTES <= MGL_ROWS_PARTIAL_AT, "sums of squares");
+  static_assert(ALL_FLOATS * 4 == TILES * MGL_ROWS_TILE_BYTES, "partial sums");
 };
 
 // --- x -------------------------------------------------------------------------------------------
@@ -472,7 +477,7 @@ static __device__ __forceinline__ void mgl_rows_fetch_residuals(const mgl_worker
   size_t element =
       (size_t)token * l->op->n + (l->block + block) * MGL_CUDA_BLOCK_ROWS + w->thread % 4 * 4;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
-                   mgl_shared_address(w->scratch + shape::SUMS_AT + w->thread * 16)),
+                   mgl_shared_address(w->scratch + w->thread * 16)),
                "l"((const uint8_t *)l->op->residual + l->copy_at + element * sizeof(float))
                : "memory");
 }
@@ -486,7 +491,7 @@ static __device__ __forceinline__ float mgl_rows_addend(const mgl_worker *w, con
   if (l->kind == MGL_OP_LINEAR_ADD) {
     float addend = __uint_as_float(MGL_CUDA_OPEN);
     if (!NORMED && block < shape::EARLY && l->op->n % MGL_CUDA_BLOCK_ROWS == 0) {
-      const float *early = (const float *)(w->scratch + shape::SUMS_AT);
+      const float *early = (const float *)w->scratch;
       addend = early[block * shape::BLOCK_FLOATS + w->thread % shape::BLOCK_FLOATS];
     } else {
       addend = mgl_load_l2_float((const uint8_t *)l->op->residual + l->copy_at +
@@ -583,19 +588,19 @@ static __device__ __forceinline__ void mgl_rows_finish(const mgl_worker *w, cons
                                                        uint64_t *best) {
   using shape = mgl_rows_shape<TILES>;
   const mgl_rows_output o = mgl_rows_aim<TILES>(w, l);
-  const float *partial = (const float *)w->scratch + o.first * shape::BLOCK_FLOATS +
-                         mgl_rows_place<TILES>(o.token, o.feature);
+  const uint8_t *sums =
+      w->scratch + MGL_ROWS_PARTIAL_AT + mgl_rows_place<TILES>(o.token, o.feature) * sizeof(float);
+  const uint32_t ring_bytes = w->page_count * MGL_PAGE_BYTES;
   bool mute = mgl_task_is_mute(w);
-  float factor = mgl_linear_factor<shape::SUMS_AT>(w, l, o.token);
-#pragma unroll
-  for (uint32_t i = 0; i < shape::BLOCKS; i += shape::ROUND) {
-    if (i >= l->blocks) {
-      break;
-    }
+  float factor = mgl_linear_factor<MGL_ROWS_SQUARES_AT>(w, l, o.token);
+#pragma unroll 1
+  for (uint32_t i = 0; i < l->blocks; i += shape::ROUND) {
+    const float *partial =
+        (const float *)(sums + mgl_rows_block_at(TILES, o.first + i, ring_bytes));
     float total = 0;
 #pragma unroll
     for (uint32_t warp = 0; warp < MGL_CUDA_CONSUMER_WARPS; warp++) {
-      total += partial[warp * shape::WARP_FLOATS + i * shape::BLOCK_FLOATS];
+      total += partial[warp * shape::BLOCK_FLOATS];
     }
     if (l->kind == MGL_OP_GATE_UP) {
       mgl_rows_write_gated(w, l, &o, mgl_rows_column(l, &o, o.first + i), total * factor, mute);
@@ -663,8 +668,8 @@ static __device__ __forceinline__ void mgl_rows_group(
     uint32_t ahead, bool follows, mgl_rows_page<P> *a, mgl_linear_group<TILES> *x,
     mgl_rows_scales<TILES, P> *scales, float squares[TILES]) {
   using shape = mgl_rows_shape<TILES>;
-  const uint32_t at = mgl_shared_address(w->scratch) +
-                      w->warp * (shape::WARP_FLOATS * (uint32_t)sizeof(float)) +
+  const uint32_t at = mgl_shared_address(w->scratch) + MGL_ROWS_PARTIAL_AT +
+                      w->warp * (shape::BLOCK_FLOATS * (uint32_t)sizeof(float)) +
                       mgl_rows_quad(w->lane / 4, w->lane % 4) * 16;
   mgl_rows_raw<TILES, true, MGL_ROWS_HALF, P> raw;
   mgl_linear_group<TILES> next = *x;
@@ -682,8 +687,8 @@ static __device__ __forceinline__ void mgl_rows_group(
       mgl_rows_ask(rows, true, ahead, MGL_ROWS_HALF, MGL_ROWS_HALF, &raw);
     }
     mgl_rows_block<TILES, P>(w, l, x, scales, adds,
-                             at + block * (shape::BLOCK_FLOATS * (uint32_t)sizeof(float)), a,
-                             follows || block + 1 < l->blocks, block);
+                             at + mgl_rows_block_at(TILES, block, w->page_count * MGL_PAGE_BYTES),
+                             a, follows || block + 1 < l->blocks, block);
   }
   if (HALVES && follows) {
     mgl_rows_take_half(w, l, rows, ahead, MGL_ROWS_HALF, &raw, &next, squares);
@@ -738,7 +743,9 @@ static __device__ __forceinline__ bool mgl_rows_pass(mgl_worker *w, uint32_t pas
   mgl_rows_page<P> a;
   uint64_t best = 0;
   uint32_t rest = slot->end - slot->begin;  // row blocks of batches behind the present one
-  mgl_rows_set_batch(&l, &rest, shape::BLOCKS);
+  const uint32_t most =
+      mgl_rows_batch_blocks(TILES, w->block->page_count - w->page_count, MGL_PAGE_BYTES);
+  mgl_rows_set_batch(&l, &rest, most);
   l.block = slot->begin;
   mgl_rows_find<P, TILES>(w, &l, &rows);
   mgl_rows_clear(&rows, 0, 0, &raw);
@@ -773,7 +780,7 @@ static __device__ __forceinline__ bool mgl_rows_pass(mgl_worker *w, uint32_t pas
         mgl_rows_take_group(w, &l, &rows, first, ahead, !began && pass == 0, &raw, &x, &scales,
                             squares);
       } else if (!began && !more) {  // of this pass
-        mgl_linear_share_squares<TILES>(w, squares);
+        mgl_linear_share_squares<TILES, MGL_ROWS_SQUARES_AT>(w, squares);
       }
       mgl_rows_group<TILES, HALVES, P>(w, &l, &rows, first > 0, ahead, more || rest > 0, &a, &x,
                                        &scales, squares);
@@ -782,7 +789,7 @@ static __device__ __forceinline__ bool mgl_rows_pass(mgl_worker *w, uint32_t pas
       mgl_rows_ask(&rows, true, 0, 0, MGL_ROWS_PIECES, &raw);
     }
     if (NORMED && !HALVES) {
-      mgl_linear_share_squares<TILES>(w, squares);
+      mgl_linear_share_squares<TILES, MGL_ROWS_SQUARES_AT>(w, squares);
     }
     if (!NORMED) {
       asm volatile("cp.async.wait_all;" ::: "memory");
@@ -793,7 +800,7 @@ static __device__ __forceinline__ bool mgl_rows_pass(mgl_worker *w, uint32_t pas
     if (rest == 0) {
       break;
     }
-    mgl_rows_set_batch(&l, &rest, shape::BLOCKS);
+    mgl_rows_set_batch(&l, &rest, most);
     mgl_sync_consumers();  // the batch before has been read
     if (!NORMED) {
       l.block = mgl_rows_first_block(w, &l, rest);

@@ -45,6 +45,7 @@ struct mgl_controller {
   mgl_cuda_step mine;          // this lane's
   uint32_t mine_below;         // and how many JIT tasks come before it
   uint32_t jit_count;          // of the graph
+  uint16_t ring_pages;         // of it, too
   uint32_t jit_first;          // where JIT tasks begin in its steps
   const mgl_cuda_step *steps;  // its steps
   uint32_t latest_op;          // of the task in the other slot; UINT32_MAX: none of this iteration
@@ -161,6 +162,7 @@ static __device__ __forceinline__ void mgl_begin_list(mgl_controller *c) {
   c->end = graph->step_start[blockIdx.x + 1];
   c->batch_at = c->at;
   c->batch_end = c->at;
+  c->ring_pages = (uint16_t)graph->ring_pages;
   c->jit_count = graph->jit_count;
   c->steps = graph->steps;
   c->jit_first = graph->step_start[c->run->protocol.worker_count];
@@ -348,10 +350,12 @@ static __device__ __forceinline__ bool mgl_announce(mgl_controller *c,
                                      slot->end - slot->begin, slot->first.strides);
     }
     slot->function = function;
+    slot->ring_pages = mgl_is_paged(slot->op.kind) ? c->ring_pages : block->page_count;
     if ((function >= MGL_CALL_LINEAR_ROWS_1 && function <= MGL_CALL_LINEAR_ROWS_2_NORMED) ||
         function == MGL_CALL_LINEAR_ONE || function == MGL_CALL_LINEAR_ONE_NORMED ||
         (MGL_HAS_CODES && function >= MGL_CALL_CODED)) {
-      slot->rows = mgl_linear_rows(slot);  // so that its consumers need not go to the L2 for it
+      // So that its consumers need not go to the L2 for it.
+      slot->rows = (uint16_t)mgl_linear_rows(slot);
     }
     mgl_mbarrier_arrive(&block->announced[c->slot]);
   }

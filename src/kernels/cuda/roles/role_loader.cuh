@@ -2,10 +2,11 @@
 // pages. Weights do not depend on other tasks, so it does not wait for events. Where there are JIT
 // tasks with weights, the controller tells it of each task when it hands it over, one ahead.
 //
-// Pages form a ring. What bounds it is not only the room in the ring: with all of a GPU's blocks
-// asking for a dozen pages each, every flag and activation waits behind 26 MB of requests. So few
-// pages are on their way at a time: the graph's in_flight for a task that has inputs, and
-// in_flight_ahead for one that waits for them (worth 8 to 13% of a step).
+// Pages form a ring, a shorter one in graphs of several tokens (twin/page_ring.h). What bounds it
+// is not only the room in the ring: with all of a GPU's blocks asking for a dozen pages each, every
+// flag and activation waits behind 26 MB of requests. So few pages are on their way at a time: the
+// graph's in_flight for a task that has inputs, and in_flight_ahead for one that waits for them
+// (worth 8 to 13% of a step).
 //
 // One lane asks for all that a multiprocessor reads, a page every 450 ns on an H200, and what it
 // does for a page is short (docs/log/182): addresses in shared memory are numbers that it keeps,
@@ -21,6 +22,7 @@
 #include "kernels/cuda/common/page_stream.cuh"
 #include "kernels/cuda/common/trace.cuh"
 #include "kernels/cuda/common/worker.cuh"
+#include "twin/page_ring.h"
 
 // An mgl_load is what the loader knows of one task; lane i of the warp holds that of the i-th
 // fetched.
@@ -29,7 +31,7 @@ struct mgl_load {
   uint32_t task;
   uint32_t begin, end;  // row blocks
   uint32_t k_padded;
-  uint32_t row_tiles;
+  uint32_t batch_blocks;  // row blocks of a batch
   uint32_t passes;
   uint32_t group_pages;
   uint32_t packing, panel_bytes;
@@ -49,7 +51,9 @@ struct mgl_loader {
   mgl_cuda_run *run;
   uint32_t block_at;               // addresses in shared memory: of the block,
   uint32_t pages_at;               // and of page 0 of the ring
-  uint32_t page_count;             // run's
+  uint32_t page_count;             // of the ring, now
+  uint32_t all_pages, ring_pages;  // run's, and of the ring for the present task
+  uint32_t asleep;                 // mgl_page_ring_resize's
   uint32_t most_short, most_long;  // of the graph: of tasks with few pages, and with many
   uint32_t most_ahead;             // of those without inputs; 0: nothing is asked for ahead
   uint32_t most;                   // of the task once it has inputs
@@ -324,13 +328,48 @@ static __device__ __forceinline__ bool mgl_loader_await_turn(const mgl_loader *l
   return true;
 }
 
+// Makes the ring as long as the present task wants it (twin/page_ring.h), once all that was asked
+// for has landed. Pages that join it held partial sums, so that waits for the tasks before. False:
+// give up. One lane.
+static __device__ __forceinline__ bool mgl_loader_resize(mgl_loader *l) {
+  while (l->in_flight > 0) {
+    mgl_mbarrier_wait_at(mgl_loader_full(l, l->landed), l->landed_parity);
+    mgl_loader_saw_landing(l);
+  }
+  while (l->ring_pages > l->page_count &&
+         mgl_loader_word(l, offsetof(mgl_block, ended)) < l->ordinal) {
+    if (mgl_loader_gives_up(l)) {
+      return false;
+    }
+  }
+  uint32_t late =
+      mgl_page_ring_resize(l->ring_pages, &l->page_count, &l->page, &l->parity, &l->asleep);
+  for (uint32_t page = 0; late != 0; page++, late >>= 1) {
+    if ((late & 1) != 0) {
+      mgl_mbarrier_arrive_at(mgl_loader_full(l, page));
+      for (uint32_t warp = 0; warp < MGL_CUDA_CONSUMER_WARPS; warp++) {
+        mgl_mbarrier_arrive_at(mgl_loader_free(l, page));
+      }
+    }
+  }
+  l->landed = l->page;
+  l->landed_parity = l->parity;
+#if MGL_TARGET_COPIES
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // copies come behind partial sums
+#endif
+  return true;
+}
+
 // All pages of a task. False: give up.
 static __device__ __forceinline__ bool mgl_load_task(mgl_loader *l, const mgl_load *load) {
   if (l->most_ahead == 0 && !mgl_loader_told(!mgl_loader_looks() || mgl_loader_await_turn(l))) {
     return false;
   }
+  if (MGL_LOADER_LANES == 1 && l->page_count != l->ring_pages && !mgl_loader_resize(l)) {
+    return false;
+  }
   uint32_t began = mgl_trace_clock();
-  uint32_t most = mgl_batch_blocks(load->row_tiles);
+  uint32_t most = load->batch_blocks;
   uint32_t pages = (load->end - load->begin) * mgl_pages_of_block(load->k_padded) * load->passes;
   if (MGL_HAS_CODES && load->packing != MGL_PACKING_BF16) {
     pages = (load->end - load->begin) * mgl_coded_pages(load->packing, load->k_padded);
@@ -363,16 +402,16 @@ static __device__ __forceinline__ bool mgl_load_task(mgl_loader *l, const mgl_lo
 }
 
 // Of a task of an op, which is the op_idx-th one.
-static __device__ __forceinline__ mgl_load mgl_load_of(const mgl_cuda_op *op, uint32_t op_idx,
-                                                       uint32_t task, uint32_t begin,
-                                                       uint32_t end) {
+static __device__ __forceinline__ mgl_load mgl_load_of(const mgl_loader *l, const mgl_cuda_op *op,
+                                                       uint32_t op_idx, uint32_t task,
+                                                       uint32_t begin, uint32_t end) {
   mgl_load load;
   load.weights = mgl_is_paged(op->kind) ? op->weights : nullptr;
   load.task = task;
   load.begin = begin;
   load.end = end;
   load.k_padded = op->k_padded;
-  load.row_tiles = op->row_tiles;
+  load.batch_blocks = mgl_op_batch_blocks(op, l->all_pages - l->ring_pages);
   load.passes = op->passes;
   load.group_pages = mgl_group_pages(op);
   load.packing = mgl_op_packing(op);
@@ -387,16 +426,17 @@ static __device__ __forceinline__ mgl_load mgl_load_of(const mgl_cuda_op *op, ui
 }
 
 // Step `at` of a graph's list.
-static __device__ __forceinline__ mgl_load mgl_fetch_load(const mgl_cuda_graph *graph,
+static __device__ __forceinline__ mgl_load mgl_fetch_load(const mgl_loader *l,
+                                                          const mgl_cuda_graph *graph,
                                                           uint32_t at) {
   const mgl_cuda_step *step = &graph->steps[at];
-  return mgl_load_of(&graph->ops[step->op], step->op, step->task, step->begin, step->end);
+  return mgl_load_of(l, &graph->ops[step->op], step->op, step->task, step->begin, step->end);
 }
 
 // One lane: the task in a slot, of which the controller has told.
 static __device__ __forceinline__ mgl_load mgl_hear_load(const mgl_loader *l, mgl_block *block,
                                                          const mgl_slot *slot) {
-  mgl_load load = mgl_load_of(&slot->op, 0, slot->task, slot->begin, slot->end);
+  mgl_load load = mgl_load_of(l, &slot->op, 0, slot->task, slot->begin, slot->end);
   mgl_fence_block();
   block->heard = l->ordinal + 1;
   return load;
@@ -410,7 +450,7 @@ static __device__ __forceinline__ mgl_load mgl_load_of_lane(const mgl_load *mine
   load.begin = __shfl_sync(0xffffffffu, mine->begin, lane);
   load.end = __shfl_sync(0xffffffffu, mine->end, lane);
   load.k_padded = __shfl_sync(0xffffffffu, mine->k_padded, lane);
-  load.row_tiles = __shfl_sync(0xffffffffu, mine->row_tiles, lane);
+  load.batch_blocks = __shfl_sync(0xffffffffu, mine->batch_blocks, lane);
   load.passes = __shfl_sync(0xffffffffu, mine->passes, lane);
   load.group_pages = __shfl_sync(0xffffffffu, mine->group_pages, lane);
   load.packing = MGL_PACKING_BF16;
@@ -434,6 +474,7 @@ static __device__ __forceinline__ bool mgl_load_list(mgl_loader *l, const mgl_cu
   uint32_t first = told != nullptr ? 0 : graph->step_start[blockIdx.x];
   uint32_t last = told != nullptr ? 1 : graph->step_start[blockIdx.x + 1];
   uint32_t batch = l->run->step_batch;
+  l->ring_pages = graph->ring_pages;
   l->most_short = graph->in_flight;
   l->most_long = graph->in_flight_long;
   // Here, since a look at each task is a trip to the L2, which the router's answer waits for.
@@ -446,7 +487,8 @@ static __device__ __forceinline__ bool mgl_load_list(mgl_loader *l, const mgl_cu
     uint32_t count = last - first < batch ? last - first : batch;
     mgl_load mine = {};
     if (lane < count) {
-      mine = told != nullptr ? mgl_hear_load(l, block, told) : mgl_fetch_load(graph, first + lane);
+      mine =
+          told != nullptr ? mgl_hear_load(l, block, told) : mgl_fetch_load(l, graph, first + lane);
     }
     for (uint32_t i = 0; i < count; i++, l->ordinal++) {
       bool goes_on = true;
@@ -502,7 +544,7 @@ static __device__ __forceinline__ void mgl_loader_run(mgl_cuda_run *run, mgl_blo
   l.run = run;
   l.block_at = mgl_kept(mgl_shared_address(block));
   l.pages_at = mgl_kept(mgl_shared_address(pages));
-  l.page_count = run->page_count;
+  l.page_count = l.all_pages = run->page_count;
   mgl_trace_open(run, MGL_CUDA_TRACE_LOAD, &l.traced);
   const bool is_told = run->tells_loader != 0;
   for (;; l.iteration++) {

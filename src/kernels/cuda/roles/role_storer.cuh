@@ -95,6 +95,7 @@ static __device__ __forceinline__ void mgl_storer_run(mgl_cuda_run *run, mgl_blo
     mgl_trace_stored(&trace, block, at, done);
     mgl_store_relaxed(&shared->current, 0);
     mgl_store_relaxed(&shared->progress, ++progress);
+    block->ended = slot->ordinal;
     mgl_mbarrier_arrive(&block->stored[at]);
     if (++at == MGL_CUDA_SLOTS) {
       at = 0;

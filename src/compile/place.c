@@ -14,7 +14,7 @@
 // behind for ever (0.75 of the mean bytes on 132 workers).
 //
 // On a GPU that computes one token, what decides a stage is the worker that ended the one before
-// last, and goes through its next task with nobody to wait for (docs/log/241). So who is late at a
+// last, and goes through its next task with nobody to wait for (docs/log/238). So who is late at a
 // stage comes last there, and gets none of its tasks where it has few: late are those with a task
 // of the latest stage that had tasks for some workers only. Of attention, which has tasks for all,
 // these are the ones with a unit of the first strides, where the items of one sequence are.

@@ -39,7 +39,7 @@ MGL_SHARED_FN uint32_t mgl_rows_block_at(uint32_t row_tiles, uint32_t block, uin
 }
 
 // Row blocks of a batch, with so many pages behind the ring. Each batch reads all of x: where a
-// norm comes first, of 16 tokens as many bytes as the weights of two row blocks (docs/log/249).
+// norm comes first, of 16 tokens as many bytes as the weights of two row blocks (docs/log/246).
 MGL_SHARED_FN uint32_t mgl_rows_batch_blocks(uint32_t row_tiles, uint32_t pages,
                                              uint32_t page_bytes) {
   return mgl_rows_in_scratch(row_tiles) + pages * page_bytes / (row_tiles * MGL_ROWS_TILE_BYTES);

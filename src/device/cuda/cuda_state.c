@@ -18,7 +18,7 @@ static void make_queues(mgl_cuda_program *p) {
 }
 
 // Pages behind the ring, at most: a shorter one holds less of what the memory delivers while nobody
-// computes (docs/log/249).
+// computes (docs/log/246).
 enum { MOST_SUM_PAGES = 2, LEAST_RING_PAGES = 8 };
 
 // Row blocks of a task of the linear of a layer whose tasks have the most on average; an op's tasks

@@ -10,7 +10,7 @@
 //
 // What happens between the arrival of x and the outputs is short: the first MGL_ONE_AHEAD pages are
 // in registers by then, where they wait for x, and the loader has their places in shared memory.
-// Pages are multiplied in pairs, and what has time is done while the first pair is (docs/log/238).
+// Pages are multiplied in pairs, and what has time is done while the first pair is (docs/log/235).
 //   Rejected: the general shape (four of a warp's lanes load x, a trip to the L2 for every two
 //   pages); a page for each warp (half as many waits, but two more barriers); x staged in shared
 //   memory, read again for every page (docs/log/054, 056, 084).
@@ -579,7 +579,7 @@ template <bool NORMED, mgl_packing P>
 static __device__ __forceinline__ void mgl_task_linear_one(mgl_worker *w) {
   const mgl_slot *slot = mgl_task_slot(w);
   mgl_linear l;
-  mgl_linear_init(w, slot, slot->rows, true, &l);  // (docs/log/240)
+  mgl_linear_init(w, slot, slot->rows, true, &l);  // (docs/log/237)
   l.normed = NORMED;
   const uint32_t begin = slot->begin;
   const uint32_t end = slot->end;

@@ -8,7 +8,7 @@
 //   - x of the next group is on its way while a group is computed; of two tiles of f32, for which
 //     registers are too few, half of it during each half of the row blocks;
 //   - a batch has as many row blocks as partial sums have room for, up to all of the task: each one
-//     reads all of x, f32 where there is a norm (docs/log/249);
+//     reads all of x, f32 where there is a norm (docs/log/246);
 //   - pages are awaited in pairs, and a page's weights are on their way to registers during the
 //     products of the page before;
 //   - partial sums lie as the lanes hold them, four of them in one access without conflicts, and a

@@ -54,13 +54,12 @@ static bool has_mixture(const mgl_graph *program) {
   return false;
 }
 
-// The kernels of large iterations have no experts and custom ops yet, the portable ones no codes,
-// which were not compared there over several GPUs, either.
+// The kernels of large iterations have no experts and custom ops yet, the portable ones no codes.
 static void cuda_defaults(const void *model, const mgl_build *build, const mgl_graph *program,
                           mgl_device_defaults *out) {
   const cuda_model *m = model;
   const bool wgmma = m->options.device->kernels == MGL_CUDA_KERNELS_WGMMA;
-  bool codes = (wgmma && build->ranks < 2) || !mgl_packed_has_codes(program);
+  bool codes = wgmma || !mgl_packed_has_codes(program);
   bool large = m->options.device->sm_count <= MGL_WIDE_MAX_WORKERS && codes &&
                !has_mixture(program) && mgl_cuda_custom_find(program) == NULL;
   *out = (mgl_device_defaults){

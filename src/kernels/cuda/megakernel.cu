@@ -72,8 +72,7 @@ static __device__ __noinline__ uint32_t mgl_call(mgl_cuda_run *run, mgl_block *b
   w.slot_parity = state >> 1 & 1;
   w.page = state >> 8;
   w.page_parity = state >> 2 & 1;
-  w.page_count = block->slots[state & 1].ring_pages;
-  mgl_page_ring_enter(w.page_count, &w.page, &w.page_parity);
+  w.page_count = MGL_LOADER_LANES > 1 ? block->page_count : block->slots[state & 1].ring_pages;
   task(&w);
   return w.page << 8 | w.page_parity << 2 | w.slot_parity << 1 | w.slot;
 }
@@ -131,9 +130,21 @@ static __device__ __forceinline__ void mgl_task_nothing(mgl_worker *w) {
   }
 }
 
+// The state with its place in a ring as long as the task wants it. Here and not in mgl_call, where
+// a task that takes no pages would have to keep the place apart from the rest of the state.
+static __device__ __forceinline__ uint32_t mgl_enter_ring(const mgl_slot *slot, uint32_t state) {
+  if (MGL_LOADER_LANES > 1) {
+    return state;  // rings have one length there (mgl_cuda_ring_pages)
+  }
+  uint32_t page = state >> 8, parity = state >> 2 & 1;
+  mgl_page_ring_enter(slot->ring_pages, &page, &parity);
+  return page << 8 | parity << 2 | (state & 3);
+}
+
 static __device__ __forceinline__ uint32_t mgl_run_task(mgl_cuda_run *run, mgl_block *block,
                                                         uint32_t state) {
   const uint32_t function = block->slots[state & 1].function;
+  state = mgl_enter_ring(&block->slots[state & 1], state);
   if (MGL_HAS_CODES && function >= MGL_CALL_CODED) {
     return mgl_find_coded<1>(run, block, state, function - MGL_CALL_CODED);
   }

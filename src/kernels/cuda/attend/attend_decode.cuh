@@ -204,7 +204,7 @@ static __device__ __forceinline__ void mgl_task_attend_decode(mgl_worker *w) {
     if (!began) {
       mgl_task_began(w);
     }
-    mgl_attend_finish_item(&a, &tile, &cursor);
+    mgl_attend_finish_item<MGL_TARGET_COPIES>(&a, &tile, &cursor);
     if (!mgl_attend_next(&a)) {
       mgl_attend_open_rest(w);
       return;

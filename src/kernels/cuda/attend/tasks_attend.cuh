@@ -253,7 +253,9 @@ static __device__ __forceinline__ void mgl_attend_start_v(const mgl_attend *a, u
 
 // Makes the tile at `first` part of the state, and asks for this warp's next one, of which
 // `cursor` has the page: for K as soon as the scores are made, for V when the values are added up.
-// So the registers of one tile hold halves of two.
+// So the registers of one tile hold halves of two. PATCHES_EARLY: V while scores are made, where
+// registers suffice for both (docs/log/235).
+template <bool PATCHES_EARLY>
 static __device__ __forceinline__ void mgl_attend_tile_step(const mgl_attend *a, uint32_t first,
                                                             const mgl_attend_cursor *cursor,
                                                             mgl_attend_tile *tile,
@@ -268,11 +270,14 @@ static __device__ __forceinline__ void mgl_attend_tile_step(const mgl_attend *a,
   if (next) {
     mgl_attend_load_k(a, cursor->page, tile);
   }
-  if (!whole) {  // while the scores are made
+  if (!whole && PATCHES_EARLY) {
     mgl_attend_patch_v(a, first, tile);
   }
   uint32_t weights[2];
   mgl_attend_softmax(a, first, scores, state, weights);
+  if (!whole && !PATCHES_EARLY) {
+    mgl_attend_patch_v(a, first, tile);
+  }
   mgl_attend_values(tile, weights, state);
   if (next) {
     mgl_attend_load_v(a, cursor->page, tile);
@@ -283,6 +288,7 @@ static __device__ __forceinline__ void mgl_attend_tile_step(const mgl_attend *a,
   }
 }
 
+template <bool PATCHES_EARLY>
 static __device__ __forceinline__ void mgl_attend_tiles(mgl_attend *a, mgl_attend_tile *tile,
                                                         mgl_attend_cursor *cursor,
                                                         mgl_attend_state *state) {
@@ -292,7 +298,7 @@ static __device__ __forceinline__ void mgl_attend_tiles(mgl_attend *a, mgl_atten
   for (uint32_t step = 0; mgl_attend_first(a, step) < a->item.kv_end; step++) {
     cursor->page = cursor->ahead;
     cursor->ahead = mgl_attend_page(a, step + 2);
-    mgl_attend_tile_step(a, mgl_attend_first(a, step), cursor, tile, state);
+    mgl_attend_tile_step<PATCHES_EARLY>(a, mgl_attend_first(a, step), cursor, tile, state);
   }
 }
 
@@ -541,11 +547,12 @@ static __device__ __forceinline__ void mgl_attend_output(const mgl_attend *a) {
 }
 
 // All consumers finish an item here, once its rows are on their way into scratch.
+template <bool PATCHES_EARLY = false>
 static __device__ __forceinline__ void mgl_attend_finish_item(mgl_attend *a, mgl_attend_tile *tile,
                                                               mgl_attend_cursor *cursor) {
   mgl_sync_consumers();  // scratch has the rows of this iteration
   mgl_attend_state state;
-  mgl_attend_tiles(a, tile, cursor, &state);
+  mgl_attend_tiles<PATCHES_EARLY>(a, tile, cursor, &state);
   mgl_attend_read_again(a);
   mgl_sync_consumers();  // nobody reads the rows any more
   mgl_attend_publish(a, &state);

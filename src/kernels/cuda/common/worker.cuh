@@ -315,7 +315,10 @@ static __device__ __forceinline__ bool mgl_task_begin(mgl_worker *w) {
 // given up, or it is a fault to be. (Who gives up has seen `stop`, and so does who meets it at a
 // barrier afterwards.)
 static __device__ __forceinline__ bool mgl_task_is_mute(const mgl_worker *w) {
-  return (w->block->stop | mgl_task_slot(w)->mute) != 0;  // both are looked at at once
+  if (!MGL_TARGET_COPIES) {  // there are no registers for both at once
+    return w->block->stop != 0 || mgl_task_slot(w)->mute != 0;
+  }
+  return (w->block->stop | mgl_task_slot(w)->mute) != 0;
 }
 
 // --- activations that carry their readiness ------------------------------------------------------

@@ -57,6 +57,7 @@ static bool has_mixture(const mgl_graph *program) {
 // The kernels of large iterations have no experts and custom ops yet, the portable ones no codes.
 static void cuda_defaults(const void *model, const mgl_build *build, const mgl_graph *program,
                           mgl_device_defaults *out) {
+  (void)build;
   const cuda_model *m = model;
   const bool wgmma = m->options.device->kernels == MGL_CUDA_KERNELS_WGMMA;
   bool codes = wgmma || !mgl_packed_has_codes(program);

@@ -137,13 +137,11 @@ mgl_status mgl_cpu_mega_create(const mgl_task_graph *const *graphs, uint32_t gra
   p->next_plan = options->next_plan;
   p->next_plan_context = options->context;
   fill_views(mega, graphs);
-  mgl_status status = mgl_watchdog_start(mega, err);
-  if (status == MGL_OK && p->rank_count > 0 && mega->counter_count > options->counter_capacity) {
-    status = mgl_error_set(err, MGL_ERR_LIMIT,
-                           "events: expected at most %" PRIu64 " that ranks share, found %" PRIu64,
-                           options->counter_capacity, mega->counter_count);
-  }
-  if (status != MGL_OK) {
+  mgl_watchdog_init(mega);
+  if (p->rank_count > 0 && mega->counter_count > options->counter_capacity) {
+    mgl_status status = mgl_error_set(
+        err, MGL_ERR_LIMIT, "events: expected at most %" PRIu64 " that ranks share, found %" PRIu64,
+        options->counter_capacity, mega->counter_count);
     mgl_cpu_mega_destroy(mega);
     return status;
   }
@@ -161,6 +159,11 @@ mgl_status mgl_cpu_mega_create(const mgl_task_graph *const *graphs, uint32_t gra
     counters += p->graphs[i].event_count;
     p->graphs[i].jit_tasks = jit_tasks;
     jit_tasks += mgl_protocol_jit_tasks(graphs[i], jit_tasks);
+  }
+  mgl_status status = mgl_watchdog_start(mega, err);
+  if (status != MGL_OK) {
+    mgl_cpu_mega_destroy(mega);
+    return status;
   }
   *out = mega;
   return MGL_OK;

@@ -67,6 +67,8 @@ static inline uint64_t mgl_protocol_progress(const mgl_protocol *p) {
   return tasks;
 }
 
+void mgl_watchdog_init(mgl_cpu_mega *mega);
+// Starts its thread, which looks at all that the runtime has: once that is there.
 mgl_status mgl_watchdog_start(mgl_cpu_mega *mega, mgl_error *err);
 void mgl_watchdog_stop(mgl_cpu_mega *mega);
 

@@ -188,7 +188,7 @@ void mgl_cpu_mega_fail(mgl_cpu_mega *mega, const char *why) {
   (void)pthread_mutex_unlock(&w->lock);
 }
 
-mgl_status mgl_watchdog_start(mgl_cpu_mega *mega, mgl_error *err) {
+void mgl_watchdog_init(mgl_cpu_mega *mega) {
   watchdog *w = &mega->watch;
   pthread_condattr_t attributes;
   (void)pthread_mutex_init(&w->lock, NULL);
@@ -196,6 +196,10 @@ mgl_status mgl_watchdog_start(mgl_cpu_mega *mega, mgl_error *err) {
   (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
   (void)pthread_cond_init(&w->wake, &attributes);
   (void)pthread_condattr_destroy(&attributes);
+}
+
+mgl_status mgl_watchdog_start(mgl_cpu_mega *mega, mgl_error *err) {
+  watchdog *w = &mega->watch;
   if (mega->options.fault_ms == 0) {
     return MGL_OK;
   }

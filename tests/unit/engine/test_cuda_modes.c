@@ -55,9 +55,10 @@ static void tell(void *context, uint64_t done, uint64_t total) {
   *t = (told){t->calls + 1, done, total};
 }
 
-static mgl_runner *make_runner(const char *json) {
+// The compilation lives until the next runner is made.
+static mgl_runner *make_runner_of(const char *json, mgl_config config, uint32_t logit_rows) {
   static mgl_compilation c;
-  const mgl_model_folder folder = {.config = config_of()};
+  const mgl_model_folder folder = {.config = config};
   mgl_runner *runner = NULL;
   read_compilation(&c, json);
   device = fake_cuda_device();
@@ -66,7 +67,7 @@ static mgl_runner *make_runner(const char *json) {
   const mgl_build build = {.iteration_tokens = TOKENS,
                            .sequences = SEQUENCES,
                            .sequence_tokens = CONTEXT,
-                           .logit_rows = TOKENS,
+                           .logit_rows = logit_rows,
                            .weights = MGL_WEIGHTS_DUMMY,
                            .seed = 5,
                            .compilation = &c,
@@ -75,6 +76,10 @@ static mgl_runner *make_runner(const char *json) {
   captures = (told){0};
   MUST(mgl_runner_create(&folder, &build, &runner, &err));
   return runner;
+}
+
+static mgl_runner *make_runner(const char *json) {
+  return make_runner_of(json, config_of(), TOKENS);
 }
 
 static const plan_step steps[] = {
@@ -327,26 +332,11 @@ static bool keep_token(void *context, const mgl_generated_token *token) {
 // Six requests through a runner of fused kernels.
 static void serve_fused(const char *json, answers *out, mgl_launch_counts *launches,
                         char note[256]) {
-  static mgl_compilation c;
-  mgl_runner *runner = NULL;
   mgl_engine *engine = NULL;
   mgl_config config = small_config(MGL_FAMILY_QWEN3);
   config.vocab_size = 304;
-  const mgl_model_folder folder = {.config = config};
-  read_compilation(&c, json);
-  device = fake_cuda_device();
-  fake.graph_bytes = 3 << 19;
-  cuda = (mgl_cuda_options){.device = &device, .get_code = fake_cuda_code};
-  const mgl_build build = {.iteration_tokens = TOKENS,
-                           .sequences = SEQUENCES,
-                           .sequence_tokens = CONTEXT,
-                           .weights = MGL_WEIGHTS_DUMMY,
-                           .compilation = &c,
-                           .captures = {.report = tell, .context = &captures},
-                           .cuda = &cuda};
-  captures = (told){0};
   *out = (answers){0};
-  MUST(mgl_runner_create(&folder, &build, &runner, &err));
+  mgl_runner *runner = make_runner_of(json, config, 0);
   launches[0] = mgl_runner_launches(runner);
   (void)snprintf(note, 256, "%s", mgl_runner_note(runner));
   MUST(mgl_engine_create(runner, &(mgl_engine_options){.mode = mgl_runner_usual_mode(runner)},

@@ -164,15 +164,17 @@ static mgl_status check_restarts(const mgl_arguments *a, mgl_error *err) {
 // new process image, not a new engine in this one: ranks are forked, which only a process without
 // threads can do, and a driver of GPUs is of no use behind a fault. Returns only if that fails.
 static mgl_status start_again(const int *sockets, uint32_t count, uint32_t times, mgl_error *err) {
-  enum { MOST_ARGUMENTS = 4096, MOST_BYTES = 4 << 20 };
-  char *words = NULL;
-  size_t bytes = 0;
+  enum { MOST_BYTES = 4 << 20 };  // Linux gives words and variables 2 MiB where stacks have 8
+  char *words = NULL;             // each ends in a 0
+  size_t bytes = 0, argc = 0;
   char value[48];
   MGL_TRY(mgl_file_read_any("/proc/self/cmdline", MOST_BYTES, &words, &bytes, err));
-  char **argv = mgl_alloc_zeroed(MOST_ARGUMENTS + 1, sizeof *argv);
-  size_t argc = 0;
-  for (size_t at = 0; argv != NULL && at < bytes && argc < MOST_ARGUMENTS; argc++) {
-    argv[argc] = words + at;
+  for (size_t at = 0; at < bytes; at += strlen(words + at) + 1) {
+    argc++;
+  }
+  char **argv = mgl_alloc_zeroed(argc + 1, sizeof *argv);
+  for (size_t i = 0, at = 0; argv != NULL && i < argc; i++) {
+    argv[i] = words + at;
     at += strlen(words + at) + 1;
   }
   (void)snprintf(value, sizeof value, "%ld %u", (long)getpid(), times);

@@ -139,13 +139,14 @@ static void place_stage(mgl_tgraph *tg, placer *p, uint32_t op, stage_task *stag
   uint32_t first = tg->op_first[op];
   uint32_t count = tg->op_first[op + 1] - first;
   const bool attends = is_attention_of_one(tg, op);
+  const bool matters = is_for_some(tg, p, op);
   for (uint32_t i = 0; i < count; i++) {
     const mgl_tg_task *task = &tg->tasks[first + i];
     stage[i] = (stage_task){task->cost, attends ? task->begin % tg->strides : 0, first + i};
   }
   qsort(stage, count, sizeof *stage, compare_costs);
   for (uint32_t i = 0; i < p->workers; i++) {
-    p->loads[i].late = is_for_some(tg, p, op) && p->late[p->loads[i].worker];
+    p->loads[i].late = matters && p->late[p->loads[i].worker];
   }
   p->count = p->workers;
   make_heap(p->loads, p->count);

@@ -153,6 +153,17 @@ MGL_PLAIN_FN void mgl_ordered_page(const mgl_plain_op *op, const mgl_ordered_sou
   }
 }
 
+// The squares of a slice that a lane has found, added up over those of its row.
+MGL_PLAIN_FN void mgl_ordered_share_squares(uint32_t lane, uint32_t slice, float squares,
+                                            mgl_ordered_parts *parts) {
+  squares += __shfl_xor_sync(0xffffffffu, squares, 1);
+  squares += __shfl_xor_sync(0xffffffffu, squares, 2);
+  __syncthreads();  // the sums of the tile before have been read
+  if (lane % 4 == 0) {
+    parts->squares[slice][lane / 4] = squares;
+  }
+}
+
 // A tile's sums, into shared memory, where all threads of the block may read them.
 MGL_PLAIN_FN void mgl_ordered_multiply(const mgl_plain_op *op, const mgl_ordered_source *s,
                                        mgl_ordered_parts *parts) {
@@ -161,12 +172,7 @@ MGL_PLAIN_FN void mgl_ordered_multiply(const mgl_plain_op *op, const mgl_ordered
   for (uint32_t page = 0; page < s->width; page += MGL_ORDERED_PAGE_K) {
     mgl_ordered_page(op, s, page + slice * MGL_ORDERED_SLICE_K, sums, &squares);
   }
-  squares += __shfl_xor_sync(0xffffffffu, squares, 1);
-  squares += __shfl_xor_sync(0xffffffffu, squares, 2);
-  __syncthreads();  // the sums of the tile before have been read
-  if (lane % 4 == 0) {
-    parts->squares[slice][lane / 4] = squares;
-  }
+  mgl_ordered_share_squares(lane, slice, squares, parts);
   MGL_PLAIN_UNROLL
   for (uint32_t i = 0; i < 4; i++) {
     parts->sums[slice][lane % 4 * 2 + i % 2][lane / 4 + i / 2 * 8] = sums[i];

@@ -224,12 +224,7 @@ MGL_PLAIN_FN void mgl_coded_multiply(const mgl_plain_op *op, const mgl_ordered_s
       mgl_coded_share_f16(op, n, first, &x, sums);
     }
   }
-  squares += __shfl_xor_sync(0xffffffffu, squares, 1);
-  squares += __shfl_xor_sync(0xffffffffu, squares, 2);
-  __syncthreads();  // the sums of the tile before have been read
-  if (lane % 4 == 0) {
-    parts->squares[slice][lane / 4] = squares;
-  }
+  mgl_ordered_share_squares(lane, slice, squares, parts);
   MGL_PLAIN_UNROLL
   for (uint32_t i = 0; i < 4; i++) {
     const uint32_t token = whole ? lane / 4 : lane % 4 * 2 + i % 2;

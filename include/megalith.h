@@ -156,6 +156,9 @@ typedef struct megalith_model_info {
                                           // "enable_thinking"
   uint32_t tokenizer_size;  // ids of its tokens are below this, which may be more or fewer than the
                             // model's vocab_size; 0: there is no tokenizer
+  uint32_t max_new_tokens;  // of its generation_config.json; 0: that says nothing
+  double temperature;  // of the same, for who wants to sample; sampling->temperature is 0 where
+                       // the model's own way is not to
 } megalith_model_info;
 
 // Valid until the model is closed.
@@ -329,11 +332,32 @@ MEGALITH_API megalith_status megalith_custom_op_register(const megalith_custom_o
 
 // --- engines -------------------------------------------------------------------------------------
 
+typedef enum megalith_progress {
+  MEGALITH_PROGRESS_WEIGHTS = 1,  // bytes that are loaded or made
+  MEGALITH_PROGRESS_GRAPHS = 2,   // sizes of iterations whose CUDA graphs are captured
+} megalith_progress;
+
+// Called while an engine is created, on the thread that will compute.
+typedef void megalith_progress_callback(void *context, megalith_progress what, uint64_t done,
+                                        uint64_t total);
+
+typedef struct megalith_iteration {
+  uint32_t prompt_tokens;   // computed
+  uint32_t generated;       // requests that it generated a token for behind their first
+  uint64_t context_tokens;  // that these requests had, together
+  uint64_t ns;              // that planning and computing it took
+} megalith_iteration;
+
+// Called behind each iteration and its outputs; a callback as CALLBACKS says.
+typedef void megalith_iteration_callback(void *context, megalith_engine *engine,
+                                         const megalith_iteration *iteration);
+
 typedef struct megalith_engine_options {
   size_t size;         // sizeof(megalith_engine_options)
   const char *device;  // "cpu"; "cuda" or "cuda:N"; "auto": the first GPU if it can run the model,
                        // else the CPU. NULL: what MEGALITH_DEVICE says in the environment, or auto
-  uint32_t threads;    // on the CPU, to MEGALITH_MAX_THREADS; 0: one per core
+  uint32_t threads;    // on the CPU, to MEGALITH_MAX_THREADS; 0: one per core. Others than 0 are
+                       // refused on a GPU, and make "auto" the CPU
   uint32_t sequences;  // most requests that run together, to MEGALITH_MAX_SEQUENCES; 0: 64, on GPUs
       // 256, or as many as iteration_tokens if these are fewer. If there are more than
       // an iteration has tokens, they take turns; those beyond `sequences` wait
@@ -377,9 +401,33 @@ typedef struct megalith_engine_options {
                         // megalith_engine_create returns errors only, and the process ends with
                         // rank 0's engine. NULL: they are forked
   const char
-      *kv_dtype;  // of the KV cache: "fp8" takes half of the memory of bf16, on the CPU: E4M3
-                  // with the checkpoint's k_scale and v_scale, or 1; values beyond 448 times
-                  // the scale become that. NULL or "auto": as the activations, bf16 or f32
+      *kv_dtype;        // of the KV cache: "fp8" takes half of the memory of bf16, on the CPU: E4M3
+                        // with the checkpoint's k_scale and v_scale, or 1; values beyond 448 times
+                        // the scale become that. NULL or "auto": as the activations, bf16 or f32
+  const char *mode;     // how ops are launched, in one word: "mega", "eager", "full", "compiled",
+                        // "piecewise", "full-decode-only" or "full-and-piecewise"; `compilation`
+                        // then has neither level nor graph_mode. Results are the same. NULL: mega,
+                        // where fused kernels cover the model
+  bool tune;            // on the CPU: measure again which way of reading weights is fastest here,
+                        // which the first engine did and noted
+  bool vocab_parallel;  // with `ranks` on the CPU: each has its rows of the embedding, too
+  bool
+      reduce_scatter;  // with `ranks` on the CPU: each adds up its columns of a sum, and all gather
+                       // them
+  bool trace;          // keep when the latest tasks of each worker ran, for megalith_engine_trace
+  bool scoring;        // megalith_engine_score may be called; takes memory for the logits of all
+                       // tokens of an iteration, which are 64 or as many as iteration_tokens says,
+                       // to 1024. For nothing else: such an engine takes no requests
+  uint32_t requests;   // that there will be in all; then there is KV memory for all that run at
+                       // once, unless kv_tokens or memory_share says how much; and context_tokens
+                       // that this cannot hold are refused with a request. 0: not known
+  const char *const *task_graphs;  // [task_graph_count] files that `megalith compile -o` wrote for
+  uint32_t task_graph_count;       // this device and as many workers: they run in place of the
+                                   // library's own, in mode mega, for as many tokens as they say
+  megalith_progress_callback *on_progress;    // NULL: none
+  void *progress_context;                     // its first argument
+  megalith_iteration_callback *on_iteration;  // NULL: none
+  void *iteration_context;                    // its first argument; valid as long as the engine
 } megalith_engine_options;
 
 // MEGALITH_OK if `device` is written as megalith_engine_options.device is, so that a program can
@@ -401,7 +449,9 @@ typedef struct megalith_engine_info {
   uint32_t context_tokens;
   uint64_t kv_tokens;
   uint32_t page_tokens;
-  const char *note;  // what a user should know, such as why no GPU is used; or ""
+  const char *note;             // what a user should know, such as why no GPU is used; or ""
+  uint64_t step_bytes;          // of weights that an iteration reads which computes one token
+  uint64_t kv_bytes_per_token;  // and of KV memory, for each token of its request's context
 } megalith_engine_info;
 
 // What the options came to. Valid until the engine is destroyed.
@@ -449,6 +499,35 @@ typedef struct megalith_statistics {
 MEGALITH_API megalith_status megalith_engine_get_statistics(const megalith_engine *engine,
                                                             megalith_statistics *out,
                                                             megalith_error *error);
+
+// How fast this engine can read memory, in bytes per second: plain loads of its weights by those who
+// compute, the fastest of two passes. No token can come faster than its step_bytes at that speed.
+// One measurement; others use the machine, too, so it takes several to know. When and where
+// megalith_engine_step may be called, and only without work.
+MEGALITH_API megalith_status megalith_engine_read_ceiling(megalith_engine *engine,
+                                                          double *bytes_per_s,
+                                                          megalith_error *error);
+
+// When each of the latest tasks ran, as JSON for chrome://tracing or ui.perfetto.dev, in the manner
+// of megalith_model_detokenize. Of engines with `trace`, in mode mega; when and where
+// megalith_engine_step may be called, and only without work.
+MEGALITH_API megalith_status megalith_engine_trace(megalith_engine *engine, char *text,
+                                                   size_t capacity, size_t *bytes,
+                                                   megalith_error *error);
+
+// The logits of the tokens that may follow `position`, one for each id of the vocabulary; valid
+// during the call. Anything but MEGALITH_OK ends the scoring with that and *error.
+typedef megalith_status megalith_logits_callback(void *context, size_t position,
+                                                 const float *logits, megalith_error *error);
+
+// What probability the model gives to a text: logprobs[0 .. count) become the natural logarithms of
+// the probability of each token behind those before it, NaN for the first. on_logits (NULL: none)
+// is called for every position in order. Of engines with `scoring`, not in the background, on the
+// thread that created it.
+MEGALITH_API megalith_status megalith_engine_score(megalith_engine *engine, const int32_t *tokens,
+                                                   size_t count, double *logprobs,
+                                                   megalith_logits_callback *on_logits,
+                                                   void *context, megalith_error *error);
 
 // --- requests ------------------------------------------------------------------------------------
 
@@ -509,6 +588,11 @@ typedef struct megalith_sampling {
       prompt_top_logprobs;  // of the prompt, and so many of the likeliest. On the CPU only, and
                             // only if the engine's options say so
 } megalith_sampling;
+
+// MEGALITH_OK if all of it is in its range, so that a program can refuse its own options before it
+// creates an engine. Ids of tokens, and what depends on a request, are checked with that.
+MEGALITH_API megalith_status megalith_sampling_check(const megalith_sampling *sampling,
+                                                     megalith_error *error);
 
 typedef struct megalith_message {
   const char *role;     // "system", "user", "assistant", or what else the model's template knows

@@ -9,8 +9,7 @@
 #include "api/api_parts.h"
 #include "base/alloc.h"
 #include "device/cpu/team.h"
-#include "device/cuda/cuda_ranks.h"
-#include "engine/device_choice.h"
+#include "engine/score.h"
 
 _Static_assert((int)MEGALITH_MAX_SEQUENCES == (int)MGL_MAX_SEQUENCES, "one limit");
 _Static_assert((int)MEGALITH_MAX_ITERATION_TOKENS == (int)MGL_MAX_ITERATION_TOKENS, "one limit");
@@ -36,6 +35,10 @@ static mgl_status check_options(const megalith_engine_options *options, mgl_erro
     return mgl_error_set(err, MGL_ERR_ARGUMENT,
                          "expected one of memory_share and kv_tokens, found both");
   }
+  if (options->task_graphs == NULL && options->task_graph_count > 0) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT, "task_graphs: expected %u, found NULL",
+                         options->task_graph_count);
+  }
   if (options->ranks > MGL_MAX_RANKS) {
     return mgl_error_set(err, MGL_ERR_LIMIT, "ranks: expected at most %d, found %u", MGL_MAX_RANKS,
                          options->ranks);
@@ -50,149 +53,155 @@ static mgl_status check_options(const megalith_engine_options *options, mgl_erro
   return MGL_OK;
 }
 
-// Before anything is loaded.
+// What `compilation` and `mode` say, before anything is loaded. *given: they say something that the
+// usual way of the device does not do by itself.
 static mgl_status read_compilation(megalith_engine *engine, const megalith_engine_options *options,
-                                   mgl_error *err) {
-  if (options->compilation == NULL) {
-    return MGL_OK;
-  }
+                                   bool *given, mgl_error *err) {
+  engine->mode = MGL_MODE_MEGA;
+  *given = options->compilation != NULL;
   mgl_compilation_init(&engine->compilation);
-  MGL_TRY(mgl_compilation_read(&engine->compilation, "compilation", options->compilation, err));
-  return mgl_compilation_check(&engine->compilation, NULL, err);
+  if (options->compilation != NULL) {
+    MGL_TRY(mgl_compilation_read(&engine->compilation, "compilation", options->compilation, err));
+  }
+  if (options->mode != NULL) {
+    MGL_TRY(mgl_mode_parse(options->mode, &engine->mode, err));
+    *given = *given || !mgl_mode_is_fused(engine->mode);
+  }
+  if (*given && options->mode != NULL) {
+    MGL_TRY(mgl_compilation_set_mode(&engine->compilation, engine->mode, err));
+  }
+  if (*given) {
+    MGL_TRY(mgl_compilation_check(&engine->compilation, NULL, err));
+    engine->mode = engine->compilation.mode;
+  }
+  if (options->task_graph_count > 0 && engine->mode != MGL_MODE_MEGA) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "task_graphs: expected mode mega, since no other mode runs task graphs");
+  }
+  return MGL_OK;
 }
 
-static mgl_status start_runner(megalith_engine *engine, const megalith_engine_options *options,
-                               bool on_gpu, mgl_error *err) {
+static void on_weights(void *context, uint64_t done, uint64_t total) {
+  const megalith_engine *engine = context;
+  engine->on_progress(engine->progress_context, MEGALITH_PROGRESS_WEIGHTS, done, total);
+}
+
+static void on_graphs(void *context, uint64_t done, uint64_t total) {
+  const megalith_engine *engine = context;
+  engine->on_progress(engine->progress_context, MEGALITH_PROGRESS_GRAPHS, done, total);
+}
+
+// How much of what: tokens, sequences, memory.
+static void choose_sizes(const megalith_model *model, const megalith_engine_options *options,
+                         mgl_build *build) {
+  const uint32_t context = model->folder.config.context_tokens;
+  const uint32_t most = options->context_tokens == 0 ? context : options->context_tokens;
+  if (options->scoring) {
+    *build = mgl_score_build(most, options->iteration_tokens);
+  } else {
+    *build = (mgl_build){.iteration_tokens = options->iteration_tokens,
+                         .sequences = options->sequences,
+                         .requests = options->requests,
+                         .sequence_tokens = most,
+                         .logit_rows = options->prompt_logprobs ? MGL_EVERY_ROW : 0};
+  }
+  build->page_tokens = options->page_tokens;
+  build->pool_tokens = options->kv_tokens;
+  build->memory_share = options->memory_share;
+  if (options->kv_tokens == 0 && options->memory_share == 0 && options->requests == 0 &&
+      !options->scoring) {
+    build->memory_share = MGL_USUAL_SHARE;
+  }
+}
+
+static mgl_status choose_build(megalith_engine *engine, const megalith_engine_options *options,
+                               mgl_build *build, mgl_error *err) {
   const megalith_model *model = engine->model;
-  uint32_t context = model->folder.config.context_tokens;
-  mgl_cuda_options cuda = {.device = &engine->device, .ranks = engine->ranks};
-  mgl_kv_dtype kv_dtype = MGL_KV_AUTO;
+  bool compiles = false;
+  choose_sizes(model, options, build);
   if (options->kv_dtype != NULL) {
-    MGL_TRY(mgl_kv_dtype_parse(options->kv_dtype, &kv_dtype, err));
+    MGL_TRY(mgl_kv_dtype_parse(options->kv_dtype, &build->kv_dtype, err));
   }
-  mgl_build runner = {
-      .threads = on_gpu ? 0 : options->threads,
-      .iteration_tokens = options->iteration_tokens,
-      .sequences = options->sequences,
-      .sequence_tokens = options->context_tokens == 0 ? context : options->context_tokens,
-      .page_tokens = options->page_tokens,
-      .kv_dtype = kv_dtype,
-      .pool_tokens = options->kv_tokens,
-      .memory_share = options->memory_share,
-      .ranks = options->ranks,
-      .crew = engine->crew,
-      .weights = model->source,
-      .seed = model->dummy_seed,
-      .overrides = engine->overrides.items,
-      .override_count = (uint32_t)engine->overrides.count,
-      .compilation = options->compilation != NULL ? &engine->compilation : NULL,
-      .program = options->program,
-      .cuda = on_gpu ? &cuda : NULL,
-  };
-  if (options->prompt_logprobs && !on_gpu) {
-    runner.logit_rows = MGL_EVERY_ROW;
+  MGL_TRY(read_compilation(engine, options, &compiles, err));
+  if (options->partitions != NULL) {
+    MGL_TRY(mgl_overrides_read(&engine->overrides, "partitions", options->partitions, err));
   }
-  if (runner.pool_tokens == 0 && runner.memory_share == 0) {
-    runner.memory_share = MGL_USUAL_SHARE;
+  engine->given_count = options->task_graph_count;
+  MGL_TRY(mgl_given_graphs_read(options->task_graphs, engine->given_count, &engine->given, err));
+  build->threads = options->threads;
+  build->ranks = options->ranks;
+  build->crew = engine->crew;
+  build->vocab_parallel = options->vocab_parallel;
+  build->reduce_scatter = options->reduce_scatter;
+  build->weights = model->source;
+  build->seed = model->dummy_seed;
+  build->tune = options->tune;
+  build->fused = options->mode != NULL && engine->mode == MGL_MODE_MEGA;
+  build->overrides = engine->overrides.items;
+  build->override_count = (uint32_t)engine->overrides.count;
+  build->given = engine->given;
+  build->given_count = engine->given_count;
+  build->compilation = compiles ? &engine->compilation : NULL;
+  build->program = options->program;
+  if (engine->on_progress != NULL) {
+    build->progress = (mgl_weights_progress){.report = on_weights, .context = engine};
+    build->captures = (mgl_weights_progress){.report = on_graphs, .context = engine};
   }
-  MGL_TRY(mgl_runner_create(&model->folder, &runner, &engine->runner, err));
-  const mgl_plan_limits *limits = mgl_runner_limits(engine->runner);
-  uint64_t kv_tokens = (uint64_t)mgl_runner_page_count(engine->runner) * limits->page_tokens;
-  if (options->context_tokens > kv_tokens) {
+  return MGL_OK;
+}
+
+// What the options came to.
+static mgl_status describe(megalith_engine *engine, const megalith_engine_options *options,
+                           const mgl_build *build, mgl_error *err) {
+  const mgl_runner *runner = engine->runner;
+  const mgl_plan_limits *limits = mgl_runner_limits(runner);
+  uint64_t kv_tokens = (uint64_t)mgl_runner_page_count(runner) * limits->page_tokens;
+  if (options->context_tokens > kv_tokens && options->requests == 0) {
     return mgl_error_set(err, MGL_ERR_LIMIT,
                          "context_tokens: expected at most the %llu tokens of the KV memory, "
                          "found %u",
                          (unsigned long long)kv_tokens, options->context_tokens);
   }
   engine->info = (megalith_engine_info){
-      .device = on_gpu ? engine->device.name : "cpu",
-      .workers = mgl_runner_threads(engine->runner),
-      .sequences = mgl_runner_sequences(engine->runner),
+      .device = mgl_runner_device(runner) != NULL ? engine->site.device.name : "cpu",
+      .workers = mgl_runner_threads(runner),
+      .sequences = mgl_runner_sequences(runner),
       .context_tokens =
-          runner.sequence_tokens < kv_tokens ? runner.sequence_tokens : (uint32_t)kv_tokens,
+          build->sequence_tokens < kv_tokens ? build->sequence_tokens : (uint32_t)kv_tokens,
       .kv_tokens = kv_tokens,
       .page_tokens = limits->page_tokens,
-      .note = engine->note,
+      .note = engine->site.note,
+      .step_bytes = mgl_runner_step_bytes(runner),
+      .kv_bytes_per_token = mgl_runner_kv_bytes_per_token(runner),
   };
   return MGL_OK;
 }
 
-static mgl_status start_opened(megalith_engine *engine, const megalith_engine_options *options,
+static mgl_status start_runner(megalith_engine *engine, const megalith_engine_options *options,
                                mgl_error *err) {
-  mgl_cuda_device_choose_code(&engine->device,
-                              options->compilation != NULL ? &engine->compilation : NULL);
-  mgl_status status = start_runner(engine, options, true, err);
-  if (status != MGL_OK) {
-    mgl_runner_destroy(engine->runner);
-    engine->runner = NULL;
-    mgl_cuda_device_close(&engine->device);
-  }
-  return status;
-}
-
-// Rank r of several runs on GPU ordinal + r. Others than rank 0 do not return.
-static mgl_status start_on_gpu(megalith_engine *engine, const megalith_engine_options *options,
-                               uint32_t ordinal, mgl_error *err) {
-  uint32_t rank = 0;
-  if (options->ranks > 1) {  // before anything of CUDA is open
-    MGL_TRY(mgl_cuda_ranks_start(options->ranks, &engine->ranks, err));
-    rank = mgl_ranks_rank(engine->ranks);
-  }
-  mgl_status status = mgl_cuda_device_open((int)(ordinal + rank), &engine->device, err);
-  if (status == MGL_OK) {
-    status = start_opened(engine, options, err);
-  }
-  if (rank != 0) {
-    mgl_ranks_leave(engine->ranks, err);
-  }
-  if (status != MGL_OK) {
-    if (engine->ranks != NULL) {
-      mgl_ranks_abandon(engine->ranks);
-    }
-    mgl_ranks_stop(engine->ranks);
-    engine->ranks = NULL;
-    return status;
-  }
-  (void)snprintf(engine->note, sizeof engine->note, "%s", mgl_runner_note(engine->runner));
-  return MGL_OK;
-}
-
-static mgl_status start_on_device(megalith_engine *engine, const megalith_engine_options *options,
-                                  mgl_error *err) {
-  mgl_device_choice device;
-  mgl_error reason = {0};
-  MGL_TRY(options->device != NULL ? mgl_device_parse("device", options->device, &device, err)
-                                  : mgl_device_usual(&device, err));
+  mgl_build build;
+  mgl_start start = {
+      .folder = &engine->model->folder,
+      .build = &build,
+      .traces = options->trace,
+      .not_on_gpu = options->threads != 0 ? "threads is for the CPU; try --device cpu" : NULL,
+  };
+  MGL_TRY(options->device != NULL ? mgl_device_parse("device", options->device, &start.device, err)
+                                  : mgl_device_usual(&start.device, err));
   engine->watches_ranks = options->ranks > 1;
-  if (device.kind == MGL_DEVICE_CUDA && options->meeting != NULL) {
+  if (start.device.kind == MGL_DEVICE_CUDA && options->meeting != NULL) {
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
                          "meeting: processes that others have started run on the CPU so far; "
                          "expected device cpu, or ranks without a meeting");
-  }
-  if (device.kind == MGL_DEVICE_CUDA) {
-    return start_on_gpu(engine, options, device.ordinal, err);
-  }
-  if (mgl_device_auto_tries(&device) && !engine->watches_ranks) {
-    mgl_status status = start_on_gpu(engine, options, 0, &reason);
-    if (status == MGL_OK) {
-      return MGL_OK;
-    }
-    if (!mgl_device_may_fall_back(status)) {
-      return mgl_error_set(err, status, "%s", reason.text);
-    }
-    (void)snprintf(engine->note, sizeof engine->note, "running on the CPU, not on the GPU: %s",
-                   reason.text);
   }
   if (options->meeting != NULL) {
     const mgl_crew_options crew = {
         .rank = options->rank, .count = options->ranks, .meeting = options->meeting};
     MGL_TRY(mgl_crew_open(&crew, &engine->crew, err));
   }
-  MGL_TRY(start_runner(engine, options, false, err));
-  if (engine->note[0] == 0) {
-    (void)snprintf(engine->note, sizeof engine->note, "%s", mgl_runner_note(engine->runner));
-  }
-  return MGL_OK;
+  MGL_TRY(choose_build(engine, options, &build, err));
+  MGL_TRY(mgl_site_start(&engine->site, &start, &engine->runner, err));
+  return describe(engine, options, &build, err);
 }
 
 // On the thread that will compute.
@@ -200,12 +209,16 @@ static mgl_status start(megalith_engine *engine, const megalith_engine_options *
                         mgl_error *err) {
   uint32_t models = engine->model->folder.generation.max_new_tokens;
   engine->default_new_tokens = models != 0 ? models : DEFAULT_NEW_TOKENS;
-  if (options->partitions != NULL) {
-    MGL_TRY(mgl_overrides_read(&engine->overrides, "partitions", options->partitions, err));
+  engine->scoring = options->scoring;
+  engine->on_progress = options->on_progress;
+  engine->progress_context = options->progress_context;
+  engine->on_iteration = options->on_iteration;
+  engine->iteration_context = options->iteration_context;
+  MGL_TRY(start_runner(engine, options, err));
+  if (options->mode == NULL) {
+    engine->mode = mgl_runner_usual_mode(engine->runner);
   }
-  MGL_TRY(read_compilation(engine, options, err));
-  MGL_TRY(start_on_device(engine, options, err));
-  mgl_engine_options engine_options = {.mode = mgl_runner_usual_mode(engine->runner),
+  mgl_engine_options engine_options = {.mode = engine->mode,
                                        .chunk_tokens = options->chunk_tokens,
                                        .prefix_cache = !options->no_prefix_cache,
                                        .before_plan = mgl_api_before_plan,
@@ -226,10 +239,10 @@ static void finish(megalith_engine *engine) {
   }
   mgl_engine_destroy(engine->engine);
   mgl_runner_destroy(engine->runner);
-  mgl_ranks_stop(engine->ranks);
+  mgl_site_leave(&engine->site);
   mgl_crew_close(engine->crew);
-  mgl_cuda_device_close(&engine->device);
   mgl_overrides_free(&engine->overrides);
+  mgl_given_graphs_free(engine->given, engine->given_count);
 }
 
 // --- a thread of its own -------------------------------------------------------------------------

@@ -183,9 +183,29 @@ void mgl_api_on_failure(void *context, uint32_t number, const mgl_error *err) {
   }
 }
 
+// Calls on_iteration, and takes note that it runs, and where.
+static void tell(megalith_engine *engine, const mgl_iteration *iteration) {
+  hub *h = engine->hub;
+  const megalith_iteration told = {.prompt_tokens = iteration->prompt_tokens,
+                                   .generated = iteration->decode_tokens,
+                                   .context_tokens = iteration->kv_tokens,
+                                   .ns = iteration->ns};
+  if (engine->on_iteration == NULL) {
+    return;
+  }
+  (void)pthread_mutex_lock(&h->lock);
+  h->tells = true;
+  h->speaker = pthread_self();
+  (void)pthread_mutex_unlock(&h->lock);
+  engine->on_iteration(engine->iteration_context, engine, &told);
+  (void)pthread_mutex_lock(&h->lock);
+  h->tells = false;
+  (void)pthread_mutex_unlock(&h->lock);
+}
+
 static bool on_iteration(void *context, const mgl_iteration *iteration) {
   megalith_engine *engine = context;
-  (void)iteration;
+  tell(engine, iteration);
   return !shall_stop(engine->hub);
 }
 
@@ -269,8 +289,11 @@ mgl_status mgl_api_drive(megalith_engine *engine, mgl_error *err) {
 static mgl_status drive_once(megalith_engine *engine, mgl_error *err) {
   mgl_api_before_plan(engine);
   if (mgl_engine_has_work(engine->engine)) {
-    mgl_status status = mgl_engine_step(engine->engine, on_token, engine, NULL, err);
-    if (status != MGL_OK) {
+    mgl_iteration iteration;
+    mgl_status status = mgl_engine_step(engine->engine, on_token, engine, &iteration, err);
+    if (status == MGL_OK) {
+      tell(engine, &iteration);
+    } else {
       MGL_TRY(survive(engine, status, err));
     }
     mgl_api_before_plan(engine);
@@ -279,7 +302,7 @@ static mgl_status drive_once(megalith_engine *engine, mgl_error *err) {
   return MGL_OK;
 }
 
-static mgl_status may_drive(const megalith_engine *engine, mgl_error *err) {
+mgl_status mgl_api_may_drive(const megalith_engine *engine, mgl_error *err) {
   if (engine->background) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT,
                          "this engine computes in the background: it cannot be stepped or run");
@@ -302,7 +325,7 @@ static mgl_status may_drive(const megalith_engine *engine, mgl_error *err) {
 
 megalith_status megalith_engine_step(megalith_engine *engine, megalith_error *error) {
   mgl_error err = {0};
-  mgl_status status = may_drive(engine, &err);
+  mgl_status status = mgl_api_may_drive(engine, &err);
   if (status == MGL_OK) {
     status = drive_once(engine, &err);
   }
@@ -311,7 +334,7 @@ megalith_status megalith_engine_step(megalith_engine *engine, megalith_error *er
 
 megalith_status megalith_engine_run(megalith_engine *engine, megalith_error *error) {
   mgl_error err = {0};
-  mgl_status status = may_drive(engine, &err);
+  mgl_status status = mgl_api_may_drive(engine, &err);
   if (status == MGL_OK) {
     status = mgl_api_drive(engine, &err);
     (void)pthread_mutex_lock(&engine->hub->lock);

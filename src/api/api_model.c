@@ -97,7 +97,9 @@ static void describe(megalith_model *model) {
       .has_chat_template = folder->chat_template != NULL,
       .unapplied = folder->generation.unapplied,
       .tokenizer_size = folder->tokenizer == NULL ? 0 : mgl_tokenizer_vocab_size(folder->tokenizer),
-      .sampling = &model->sampling};
+      .sampling = &model->sampling,
+      .max_new_tokens = folder->generation.max_new_tokens,
+      .temperature = folder->generation.temperature};
   describe_template(model);
   const mgl_generation *generation = &folder->generation;
   model->sampling =

@@ -16,6 +16,7 @@
 #include "compile/overrides.h"
 #include "device/compilation.h"
 #include "engine/engine.h"
+#include "engine/start.h"
 #include "grammar/cache.h"
 #include "model/model_folder.h"
 #include "twin/atomics.h"
@@ -38,7 +39,8 @@ typedef struct hub {
   pthread_cond_t wake;         // of the engine's thread: the inbox is not empty, or quit
   uint32_t references;         // the engine's, and one of each request that exists
   megalith_request *speaking;  // whose on_output runs; NULL: none does
-  pthread_t speaker;           // the thread that it runs on
+  bool tells;                  // on_iteration runs
+  pthread_t speaker;           // the thread that either runs on
   bool quit;                   // the engine is being destroyed
   bool stop_run;               // megalith_engine_stop
   uint32_t outstanding;        // requests that have not finished
@@ -106,12 +108,19 @@ struct megalith_engine {
   megalith_model *model;
   hub *hub;
   megalith_engine_info info;
-  char note[MGL_ERROR_TEXT_BYTES + 64];
   uint32_t default_new_tokens;
+  bool scoring;
+  megalith_progress_callback *on_progress;
+  void *progress_context;
+  megalith_iteration_callback *on_iteration;
+  void *iteration_context;
   // Used by the thread that computes only:
-  mgl_cuda_device device;
+  mgl_site site;
   mgl_overrides overrides;
   mgl_compilation compilation;  // of the options that name one
+  mgl_given_graph *given;       // [given_count]
+  uint32_t given_count;
+  mgl_mode mode;
   mgl_runner *runner;
   mgl_engine *engine;
   active_request *active;  // ascending numbers
@@ -120,7 +129,6 @@ struct megalith_engine {
   // Background:
   bool background;
   mgl_crew *crew;      // of ranks that others have started; NULL: there is none
-  mgl_ranks *ranks;    // on several GPUs; NULL: there are none
   bool watches_ranks;  // of several, whether they live; until one does not
   pthread_t thread;
 };
@@ -188,6 +196,8 @@ void mgl_api_on_failure(void *engine, uint32_t number, const mgl_error *err);
 bool mgl_api_should_stop(void *engine);
 // Without work: whether all ranks live. If not, it is the engine's end.
 void mgl_api_check_ranks(megalith_engine *engine);
+// Whether the calling thread may compute now.
+mgl_status mgl_api_may_drive(const megalith_engine *engine, mgl_error *err);
 // Computes until there is nothing to do or it shall stop.
 mgl_status mgl_api_drive(megalith_engine *engine, mgl_error *err);
 // Ends every request that the engine has or that waits to enter. No more may be submitted by then.

@@ -265,7 +265,7 @@ static struct timespec deadline_of(int timeout_ms) {
 // What follows is under the lock.
 
 bool mgl_api_is_in_callback(const hub *h) {
-  return h->speaking != NULL && pthread_equal(h->speaker, pthread_self()) != 0;
+  return (h->speaking != NULL || h->tells) && pthread_equal(h->speaker, pthread_self()) != 0;
 }
 
 // For all but its own callback, a request has finished when that has returned for the last time.

@@ -197,6 +197,21 @@ static mgl_status read_prompt_logprobs(const megalith_sampling *s, uint32_t voca
   return MGL_OK;
 }
 
+// All of it but what lies in the request's own memory.
+static mgl_sampling plain_sampling(const megalith_sampling *s) {
+  return (mgl_sampling){.temperature = s->temperature,
+                        .top_k = s->top_k,
+                        .top_p = s->top_p == 0 ? 1 : s->top_p,
+                        .min_p = s->min_p,
+                        .repetition_penalty = s->repetition_penalty,
+                        .presence_penalty = s->presence_penalty,
+                        .frequency_penalty = s->frequency_penalty,
+                        .min_tokens = s->min_new_tokens,
+                        .logprobs = s->logprobs,
+                        .top_logprobs = s->logprobs ? s->top_logprobs : 0,
+                        .seed = s->seed};
+}
+
 static mgl_status read_sampling(const megalith_model *model, const megalith_sampling *given,
                                 megalith_request *request, mgl_error *err) {
   megalith_sampling s;
@@ -209,22 +224,33 @@ static mgl_status read_sampling(const megalith_model *model, const megalith_samp
   MGL_TRY(copy_biases(&s, request, err));
   MGL_TRY(copy_allowed(&s, model->info.vocab_size, request, err));
   MGL_TRY(read_prompt_logprobs(&s, model->info.vocab_size, request, err));
-  request->asked.sampling = (mgl_sampling){.temperature = s.temperature,
-                                           .top_k = s.top_k,
-                                           .top_p = s.top_p == 0 ? 1 : s.top_p,
-                                           .min_p = s.min_p,
-                                           .repetition_penalty = s.repetition_penalty,
-                                           .presence_penalty = s.presence_penalty,
-                                           .frequency_penalty = s.frequency_penalty,
-                                           .biases = request->biases,
-                                           .bias_count = s.bias_count,
-                                           .allowed = request->allowed,
-                                           .allowed_count = s.allowed_count,
-                                           .min_tokens = s.min_new_tokens,
-                                           .logprobs = s.logprobs,
-                                           .top_logprobs = s.logprobs ? s.top_logprobs : 0,
-                                           .seed = s.seed};
+  mgl_sampling *sampling = &request->asked.sampling;
+  *sampling = plain_sampling(&s);
+  sampling->biases = request->biases;
+  sampling->bias_count = s.bias_count;
+  sampling->allowed = request->allowed;
+  sampling->allowed_count = s.allowed_count;
   return MGL_OK;
+}
+
+static mgl_status check_sampling(const megalith_sampling *given, mgl_error *err) {
+  megalith_sampling s;
+  megalith_request scratch = {.hub = NULL};
+  MGL_TRY(mgl_api_read_options(given, sizeof s, "megalith_sampling", &s, err));
+  mgl_sampling sampling = plain_sampling(&s);
+  mgl_status status = copy_biases(&s, &scratch, err);
+  if (status == MGL_OK) {
+    sampling.biases = scratch.biases;
+    sampling.bias_count = s.bias_count;
+    status = mgl_sampling_check(&sampling, err);
+  }
+  mgl_free(scratch.biases);
+  return status;
+}
+
+megalith_status megalith_sampling_check(const megalith_sampling *sampling, megalith_error *error) {
+  mgl_error err = {0};
+  return mgl_api_report(check_sampling(sampling, &err), &err, error);
 }
 
 // Memory for all that a request will give.
@@ -369,6 +395,10 @@ static mgl_status submit(megalith_engine *engine, const megalith_request_options
                          megalith_request **out, mgl_error *err) {
   megalith_request_options options;
   MGL_TRY(mgl_api_read_options(given, sizeof options, "megalith_request_options", &options, err));
+  if (engine->scoring) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "request: expected an engine that was created without scoring");
+  }
   megalith_request *request = mgl_alloc_zeroed(1, sizeof *request);
   if (request == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a request");

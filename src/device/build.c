@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/file.h"
 #include "graph/graph_text.h"
 
 uint64_t mgl_sizes_kv_bytes(const mgl_sizes *sizes) {
@@ -61,6 +62,39 @@ mgl_compile_options mgl_build_compile(const mgl_build *build, const mgl_sizes *s
 }
 
 // --- given task graphs ---------------------------------------------------------------------------
+
+static mgl_status read_given(const char *path, mgl_given_graph *out, mgl_error *err) {
+  char *text = NULL;
+  size_t bytes = 0;
+  MGL_TRY(mgl_file_read(path, MGL_TASK_GRAPH_JSON_MAX_BYTES, &text, &bytes, err));
+  mgl_status status = mgl_task_graph_read_json(text, bytes, path, &out->program, &out->graph, err);
+  mgl_free(text);
+  return status;
+}
+
+mgl_status mgl_given_graphs_read(const char *const *paths, uint32_t count, mgl_given_graph **out,
+                                 mgl_error *err) {
+  *out = NULL;
+  if (count == 0) {
+    return MGL_OK;
+  }
+  *out = mgl_alloc_zeroed(count, sizeof **out);
+  if (*out == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for task graphs");
+  }
+  for (uint32_t i = 0; i < count; i++) {
+    MGL_TRY(read_given(paths[i], &(*out)[i], err));
+  }
+  return MGL_OK;
+}
+
+void mgl_given_graphs_free(mgl_given_graph *given, uint32_t count) {
+  for (uint32_t i = 0; given != NULL && i < count; i++) {
+    mgl_task_graph_destroy(given[i].graph);
+    mgl_graph_destroy(given[i].program);
+  }
+  mgl_free(given);
+}
 
 // Whether the programs are one: as text, since one came out of a file.
 static mgl_status check_program(const mgl_graph *own, const mgl_graph *given, mgl_error *err) {

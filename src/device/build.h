@@ -47,6 +47,11 @@ typedef struct mgl_given_graph {
   mgl_task_graph *graph;
 } mgl_given_graph;
 
+// Reads files that `megalith compile -o` wrote. Free *out also after a failure, with its count.
+mgl_status mgl_given_graphs_read(const char *const *paths, uint32_t count, mgl_given_graph **out,
+                                 mgl_error *err);
+void mgl_given_graphs_free(mgl_given_graph *given, uint32_t count);  // NULL is fine
+
 // All pointers must outlive what is built, but for `cuda`, which is read while it is made.
 typedef struct mgl_build {
   uint64_t threads;     // on the CPU; 0: one per physical core

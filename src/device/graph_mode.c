@@ -103,6 +103,10 @@ mgl_status mgl_mode_parse(const char *name, mgl_mode *out, mgl_error *err) {
                        name);
 }
 
+bool mgl_mode_is_fused(mgl_mode mode) {
+  return mode == MGL_MODE_MEGA || mode == MGL_MODE_FULL;
+}
+
 mgl_mode mgl_mode_of(mgl_compile_level level, mgl_graph_mode graphs) {
   if (level < MGL_LEVEL_COMPILED) {
     return MGL_MODE_EAGER;

@@ -60,6 +60,9 @@ typedef enum mgl_mode {
 const char *mgl_mode_name(mgl_mode mode);  // "full-and-piecewise"
 mgl_status mgl_mode_parse(const char *name, mgl_mode *out, mgl_error *err);
 
+// Whether the usual compilation has it; others must be asked for.
+bool mgl_mode_is_fused(mgl_mode mode);
+
 // The mode that level and graph mode come to; below level 3 the graph mode is NONE.
 mgl_mode mgl_mode_of(mgl_compile_level level, mgl_graph_mode graphs);
 mgl_graph_mode mgl_mode_graphs(mgl_mode mode);

@@ -21,7 +21,6 @@ enum {
   MGL_MAX_LAYERS = 1024,
   MGL_MAX_HEADS = 1024,
   MGL_MAX_HEAD_DIM = 512,
-  MGL_MAX_VOCAB = 1 << 20,
   MGL_MAX_EOS_IDS = 16,
   MGL_MAX_EXPERTS = 1024,     // of a layer
   MGL_UNAPPLIED_BYTES = 768,  // room for all the names

@@ -6,26 +6,38 @@
 #include <unistd.h>
 
 #include "app/commands.h"
+#include "app/device.h"
 #include "app/model_path.h"
 #include "app/progress.h"
 #include "base/alloc.h"
-#include "base/file.h"
-#include "device/cuda/cuda_ranks.h"
-
-enum {
-  TRACE_TASKS = 65536,  // tasks of each worker that --trace keeps
-  TRACE_SPANS = 1024,   // on a GPU: spans of each multiprocessor and role
-};
-
-const char *mgl_mode_choice(uint32_t index) {
-  return index < MGL_MODE_COUNT ? mgl_mode_name((mgl_mode)index) : NULL;
-}
 
 static mgl_weight_source weight_source(const char *format) {
   if (strcmp(format, "dummy") == 0) {
     return MGL_WEIGHTS_DUMMY;
   }
   return strcmp(format, "copied") == 0 ? MGL_WEIGHTS_COPIED : MGL_WEIGHTS_MAPPED;
+}
+
+mgl_status mgl_app_compilation(const mgl_arguments *arguments, mgl_compilation *out, bool *given,
+                               mgl_error *err) {
+  mgl_compile_settings settings;
+  mgl_mode mode = MGL_MODE_MEGA;
+  mgl_compilation_init(out);
+  mgl_status status = mgl_app_compile_settings(arguments, &settings, err);
+  *given = settings.json.bytes > 0;
+  if (status == MGL_OK && *given) {
+    status = mgl_compilation_read(out, "settings", settings.json.data, err);
+  }
+  mgl_text_free(&settings.json);
+  MGL_TRY(status);
+  const mgl_argument *argument = mgl_arguments_find(arguments, "mode");
+  if (*given && argument != NULL) {
+    char name[64];
+    (void)snprintf(name, sizeof name, "%.*s", (int)strcspn(argument->text, ","), argument->text);
+    MGL_TRY(mgl_mode_parse(name, &mode, err));
+    MGL_TRY(mgl_compilation_set_mode(out, mode, err));
+  }
+  return *given ? mgl_compilation_check(out, NULL, err) : MGL_OK;
 }
 
 mgl_mode mgl_app_mode(const mgl_arguments *arguments) {
@@ -83,14 +95,9 @@ void mgl_app_model_close(mgl_app_model *model) {
   mgl_model_folder_close(&model->folder);
   mgl_free(model->name);
   mgl_crew_close(model->crew);
-  mgl_ranks_stop(model->ranks);
-  mgl_cuda_device_close(&model->device);
+  mgl_site_leave(&model->site);
   mgl_overrides_free(&model->overrides);
-  for (uint32_t i = 0; i < model->given_count; i++) {
-    mgl_task_graph_destroy(model->given[i].graph);
-    mgl_graph_destroy(model->given[i].program);
-  }
-  mgl_free(model->given);
+  mgl_given_graphs_free(model->given, model->given_count);
   *model = (mgl_app_model){0};
 }
 
@@ -112,134 +119,29 @@ static void report_captures(void *context, uint64_t done, uint64_t total) {
   mgl_progress_update(&m->captures, done, total);
 }
 
-// What is made of the options, once the device is known: a runner, or its plan.
-typedef struct outcome {
-  mgl_runner **runner;  // NULL: only the plan is wanted
-  mgl_sizes *plan;
-  const char **device;
-} outcome;
-
-static mgl_status start(const mgl_app_model *model, const mgl_arguments *arguments,
-                        mgl_build *options, const outcome *out, mgl_error *err) {
-  making progress = {0};
-  options->weights = model->source;
-  if (out->runner == NULL) {
-    *out->device = options->cuda != NULL ? model->device.name : "CPU";
-    return mgl_runner_measure(&model->folder, options, out->plan, err);
-  }
-  bool is_dummy = model->source == MGL_WEIGHTS_DUMMY;
-  uint32_t trace = options->cuda != NULL ? TRACE_SPANS : TRACE_TASKS;
-  options->crew = model->crew;
-  if (arguments->launcher.rank != 0) {
-    options->memory_share = 0;  // rank 0 has divided the memory
-  }
-  mgl_progress_start(&progress.weights, is_dummy ? "making weights" : "loading weights",
-                     MGL_PROGRESS_BYTES);
-  options->trace_tasks = mgl_app_wants_trace(arguments) ? trace : 0;
-  if (arguments->launcher.rank == 0 &&
-      (model->ranks == NULL || mgl_ranks_rank(model->ranks) == 0)) {
-    options->progress = (mgl_weights_progress){.report = report, .context = &progress};
-    options->captures = (mgl_weights_progress){.report = report_captures, .context = &progress};
-  }
-  mgl_status status = mgl_runner_create(&model->folder, options, out->runner, err);
-  mgl_progress_finish(&progress.weights);
-  mgl_progress_finish(&progress.captures);
-  return status;
-}
-
-// The last one of that name; NULL also where the command has no such option.
-static const mgl_argument *find_argument(const mgl_arguments *arguments, const char *name) {
-  const mgl_argument *found = NULL;
-  for (size_t i = 0; i < arguments->count; i++) {
-    if (strcmp(arguments->items[i].option->name, name) == 0) {
-      found = &arguments->items[i];
-    }
-  }
-  return found;
-}
-
 static uint32_t number_of(const mgl_arguments *arguments, const char *name) {
-  const mgl_argument *argument = find_argument(arguments, name);
+  const mgl_argument *argument = mgl_arguments_find(arguments, name);
   return argument == NULL ? 0 : (uint32_t)argument->u64;
 }
 
 // Whether --mode, where the command has it, names mode mega, among others maybe.
 static bool names_mega(const mgl_arguments *arguments) {
-  const mgl_argument *argument = find_argument(arguments, "mode");
+  const mgl_argument *argument = mgl_arguments_find(arguments, "mode");
   return argument != NULL && strstr(argument->text, mgl_mode_name(MGL_MODE_MEGA)) != NULL;
-}
-
-static void note_of(const outcome *out) {
-  if (out->runner != NULL && mgl_runner_note(*out->runner)[0] != 0) {
-    (void)fprintf(stderr, "megalith: note: %s\n", mgl_runner_note(*out->runner));
-  }
-}
-
-static mgl_status start_on_opened(mgl_app_model *model, const mgl_arguments *arguments,
-                                  mgl_build *options, const outcome *out, mgl_error *err) {
-  mgl_cuda_device_choose_code(&model->device, options->compilation);
-  mgl_cuda_options cuda = {
-      .device = &model->device,
-      .ranks = model->ranks,
-      .launch = {.in_flight = number_of(arguments, "in-flight"),
-                 .in_flight_ahead = number_of(arguments, "in-flight-ahead"),
-                 .no_prefetch = find_argument(arguments, "no-prefetch") != NULL,
-                 .step_batch = number_of(arguments, "step-batch")},
-  };
-  options->cuda = &cuda;
-  options->fused = names_mega(arguments);
-  options->coarse = find_argument(arguments, "coarse") != NULL;
-  options->events_only = find_argument(arguments, "events") != NULL;
-  options->scheduler_warps = find_argument(arguments, "scheduler-warps") != NULL;
-  mgl_status status = start(model, arguments, options, out, err);
-  options->cuda = NULL;
-  options->coarse = options->events_only = options->scheduler_warps = options->fused = false;
-  return status;
-}
-
-// Rank r of several runs on GPU ordinal + r. Others than rank 0 do not return.
-static mgl_status start_on_gpu(mgl_app_model *model, const mgl_arguments *arguments,
-                               uint32_t ordinal, mgl_build *options, const outcome *out,
-                               mgl_error *err) {
-  uint32_t rank = 0;
-  MGL_TRY(mgl_device_check_gpu(arguments, err));
-  if (options->ranks > 1 && out->runner != NULL) {  // before anything of CUDA is open
-    MGL_TRY(mgl_cuda_ranks_start(options->ranks, &model->ranks, err));
-    rank = mgl_ranks_rank(model->ranks);
-  }
-  mgl_status status = mgl_cuda_device_open((int)(ordinal + rank), &model->device, err);
-  if (status == MGL_OK) {
-    status = start_on_opened(model, arguments, options, out, err);
-  }
-  if (rank != 0) {
-    mgl_ranks_leave(model->ranks, err);
-  }
-  if (status != MGL_OK) {
-    if (model->ranks != NULL) {
-      mgl_ranks_abandon(model->ranks);
-      mgl_ranks_stop(model->ranks);
-      model->ranks = NULL;
-    }
-    mgl_cuda_device_close(&model->device);
-    return status;
-  }
-  note_of(out);
-  return MGL_OK;
 }
 
 // --memory-share, --kv-tokens, --kv-dtype, --iteration-tokens and --tune, where the command has
 // them.
-static mgl_status choose_sizes(const mgl_app_model *model, const mgl_arguments *arguments,
-                               mgl_build *options, mgl_error *err) {
-  const mgl_argument *share = find_argument(arguments, "memory-share");
-  const mgl_argument *tokens = find_argument(arguments, "kv-tokens");
+static mgl_status choose_sizes(const mgl_arguments *arguments, mgl_build *options, mgl_error *err) {
+  const mgl_argument *share = mgl_arguments_find(arguments, "memory-share");
+  const mgl_argument *tokens = mgl_arguments_find(arguments, "kv-tokens");
   if (share != NULL && tokens != NULL) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT,
                          "expected one of --memory-share and --kv-tokens, found both");
   }
   options->page_tokens = number_of(arguments, "page-tokens");
-  const mgl_argument *kv_dtype = find_argument(arguments, "kv-dtype");
-  if (kv_dtype != NULL && !model->usual_kv_dtype) {
+  const mgl_argument *kv_dtype = mgl_arguments_find(arguments, "kv-dtype");
+  if (kv_dtype != NULL) {
     MGL_TRY(mgl_kv_dtype_parse(kv_dtype->text, &options->kv_dtype, err));
   }
   options->tune = mgl_arguments_has(arguments, "tune");
@@ -261,7 +163,7 @@ static mgl_status choose_compilation(mgl_app_model *model, const mgl_arguments *
                                      mgl_build *options, mgl_error *err) {
   bool given = false;
   MGL_TRY(mgl_app_compilation(arguments, &model->compilation, &given, err));
-  const mgl_argument *argument = find_argument(arguments, "mode");
+  const mgl_argument *argument = mgl_arguments_find(arguments, "mode");
   bool is_mega = names_mega(arguments);
   for (const char *at = argument == NULL ? "" : argument->text; !given && !is_mega && *at != 0;) {
     char name[64];
@@ -295,97 +197,107 @@ static mgl_status read_partitions(mgl_app_model *model, const mgl_arguments *arg
   return MGL_OK;
 }
 
-static mgl_status read_task_graph(const char *path, mgl_given_graph *out, mgl_error *err) {
-  char *text = NULL;
-  size_t bytes = 0;
-  MGL_TRY(mgl_file_read(path, MGL_TASK_GRAPH_JSON_MAX_BYTES, &text, &bytes, err));
-  mgl_status status = mgl_task_graph_read_json(text, bytes, path, &out->program, &out->graph, err);
-  mgl_free(text);
-  return status;
-}
-
 // --task-graph, where the command has it.
 static mgl_status read_task_graphs(mgl_app_model *model, const mgl_arguments *arguments,
                                    mgl_build *build, mgl_error *err) {
-  if (model->given != NULL) {  // of an earlier runner
-    build->given = model->given;
-    build->given_count = model->given_count;
-    return MGL_OK;
-  }
-  model->given = mgl_alloc_zeroed(arguments->count + 1, sizeof *model->given);
-  if (model->given == NULL) {
+  uint32_t count = 0;
+  const char **paths = mgl_alloc_zeroed(arguments->count + 1, sizeof *paths);
+  if (paths == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for task graphs");
   }
   for (size_t i = 0; i < arguments->count; i++) {
     if (strcmp(arguments->items[i].option->name, "task-graph") == 0) {
-      MGL_TRY(read_task_graph(arguments->items[i].text, &model->given[model->given_count], err));
-      model->given_count++;
+      paths[count++] = arguments->items[i].text;
     }
   }
-  if (model->given_count > 0 && mgl_app_mode(arguments) != MGL_MODE_MEGA) {
-    return mgl_error_set(
-        err, MGL_ERR_ARGUMENT,
-        "--task-graph: expected --mode mega, since no other mode runs task graphs");
-  }
+  mgl_given_graphs_free(model->given, model->given_count);  // of an earlier runner
+  model->given_count = count;
+  mgl_status status = mgl_given_graphs_read(paths, count, &model->given, err);
+  mgl_free(paths);
   build->given = model->given;
-  build->given_count = model->given_count;
-  return MGL_OK;
+  build->given_count = count;
+  return status;
 }
 
 uint32_t mgl_app_ranks(const mgl_arguments *arguments) {
-  const mgl_argument *ranks = find_argument(arguments, "tensor-parallel");
+  const mgl_argument *ranks = mgl_arguments_find(arguments, "tensor-parallel");
   if (ranks != NULL) {
     return (uint32_t)ranks->u64;
   }
   return arguments->launcher.name != NULL ? arguments->launcher.size : 1;
 }
 
-static mgl_status on_device(mgl_app_model *model, const mgl_arguments *arguments,
-                            mgl_build *options, const outcome *out, mgl_error *err) {
-  mgl_device_choice device;
-  mgl_error reason = {0};
-  MGL_TRY(choose_sizes(model, arguments, options, err));
-  MGL_TRY(choose_compilation(model, arguments, options, err));
-  MGL_TRY(read_partitions(model, arguments, options, err));
-  MGL_TRY(read_task_graphs(model, arguments, options, err));
-  MGL_TRY(mgl_device_wanted(arguments, &device, err));
-  options->ranks = mgl_app_ranks(arguments);
-  options->vocab_parallel = find_argument(arguments, "vocab-parallel") != NULL;
-  options->reduce_scatter = find_argument(arguments, "reduce-scatter") != NULL;
-  if (device.kind == MGL_DEVICE_CUDA && model->crew != NULL) {
+// All that the arguments say of a runner.
+static mgl_status choose_build(mgl_app_model *model, const mgl_arguments *arguments,
+                               mgl_build *build, mgl_error *err) {
+  MGL_TRY(choose_sizes(arguments, build, err));
+  MGL_TRY(choose_compilation(model, arguments, build, err));
+  MGL_TRY(read_partitions(model, arguments, build, err));
+  MGL_TRY(read_task_graphs(model, arguments, build, err));
+  build->threads = number_of(arguments, "threads");
+  build->weights = model->source;
+  build->ranks = mgl_app_ranks(arguments);
+  build->vocab_parallel = mgl_arguments_find(arguments, "vocab-parallel") != NULL;
+  build->reduce_scatter = mgl_arguments_find(arguments, "reduce-scatter") != NULL;
+  build->fused = names_mega(arguments);
+  build->coarse = mgl_arguments_find(arguments, "coarse") != NULL;
+  build->events_only = mgl_arguments_find(arguments, "events") != NULL;
+  build->scheduler_warps = mgl_arguments_find(arguments, "scheduler-warps") != NULL;
+  if (arguments->launcher.rank != 0) {
+    build->memory_share = 0;  // rank 0 has divided the memory
+  }
+  return MGL_OK;
+}
+
+// A runner, or with `plan` what it would take.
+static mgl_status on_device(mgl_app_model *model, const mgl_arguments *arguments, mgl_build *build,
+                            mgl_runner **runner, mgl_sizes *plan, const char **device,
+                            mgl_error *err) {
+  mgl_error no_cpu = {0}, no_gpu = {0};
+  MGL_TRY(choose_build(model, arguments, build, err));
+  const mgl_cuda_launch_options launch = {
+      .in_flight = number_of(arguments, "in-flight"),
+      .in_flight_ahead = number_of(arguments, "in-flight-ahead"),
+      .no_prefetch = mgl_arguments_find(arguments, "no-prefetch") != NULL,
+      .step_batch = number_of(arguments, "step-batch")};
+  mgl_start start = {.folder = &model->folder,
+                     .build = build,
+                     .launch = &launch,
+                     .traces = mgl_app_wants_trace(arguments)};
+  MGL_TRY(mgl_device_wanted(arguments, &start.device, err));
+  if (start.device.kind == MGL_DEVICE_CUDA && model->crew != NULL) {
     return mgl_error_set(
         err, MGL_ERR_UNSUPPORTED,
         "processes that %s has started run on the CPU so far: use --device cpu, or "
         "--tensor-parallel without %s",
         arguments->launcher.name, arguments->launcher.name);
   }
-  if (device.kind == MGL_DEVICE_CUDA) {
-    return start_on_gpu(model, arguments, device.ordinal, options, out, err);
+  start.not_on_cpu = mgl_device_check_cpu(arguments, &no_cpu) != MGL_OK ? no_cpu.text : NULL;
+  start.not_on_gpu = mgl_device_check_gpu(arguments, &no_gpu) != MGL_OK ? no_gpu.text : NULL;
+  mgl_status status = plan != NULL ? mgl_site_measure(&model->site, &start, plan, device, err)
+                                   : mgl_site_start(&model->site, &start, runner, err);
+  if (model->site.note[0] != 0) {
+    (void)fprintf(stderr, "megalith: note: %s\n", model->site.note);
   }
-  if (mgl_device_auto_tries(&device) && options->ranks < 2 && model->given_count == 0) {
-    mgl_status status = mgl_device_check_gpu(arguments, &reason);
-    if (status == MGL_OK) {
-      status = start_on_gpu(model, arguments, 0, options, out, &reason);
-      if (status == MGL_OK) {
-        return MGL_OK;
-      }
-      if (!mgl_device_may_fall_back(status)) {
-        return mgl_error_set(err, status, "%s", reason.text);
-      }
-    }
-    mgl_device_note_cpu(reason.text);
-  }
-  MGL_TRY(mgl_device_check_cpu(arguments, err));
-  options->threads = mgl_arguments_u64(arguments, "threads", 0);
-  MGL_TRY(start(model, arguments, options, out, err));
-  note_of(out);
-  return MGL_OK;
+  return status;
 }
 
 mgl_status mgl_app_model_start(mgl_app_model *model, const mgl_arguments *arguments,
                                mgl_build *options, mgl_runner **out, mgl_error *err) {
+  making progress = {0};
   *out = NULL;
-  return on_device(model, arguments, options, &(outcome){.runner = out}, err);
+  mgl_progress_start(&progress.weights,
+                     model->source == MGL_WEIGHTS_DUMMY ? "making weights" : "loading weights",
+                     MGL_PROGRESS_BYTES);
+  options->crew = model->crew;
+  if (arguments->launcher.rank == 0) {
+    options->progress = (mgl_weights_progress){.report = report, .context = &progress};
+    options->captures = (mgl_weights_progress){.report = report_captures, .context = &progress};
+  }
+  mgl_status status = on_device(model, arguments, options, out, NULL, NULL, err);
+  mgl_progress_finish(&progress.weights);
+  mgl_progress_finish(&progress.captures);
+  return status;
 }
 
 mgl_status mgl_app_follow(const mgl_arguments *arguments, mgl_error *err) {
@@ -409,7 +321,7 @@ mgl_status mgl_app_follow(const mgl_arguments *arguments, mgl_error *err) {
 mgl_status mgl_app_model_plan(mgl_app_model *model, const mgl_arguments *arguments,
                               mgl_build *options, mgl_sizes *out, const char **device,
                               mgl_error *err) {
-  return on_device(model, arguments, options, &(outcome){.plan = out, .device = device}, err);
+  return on_device(model, arguments, options, NULL, out, device, err);
 }
 
 // --- traces --------------------------------------------------------------------------------------

@@ -1,30 +1,28 @@
-// The model of a command: the MODEL argument or the demo model, opened, and a runner for it.
+// The model of a command that looks below megalith.h, to measure, to plan or to compare: the MODEL
+// argument or the demo model, opened, and a runner for it.
 #ifndef MGL_APP_APP_MODEL_H
 #define MGL_APP_APP_MODEL_H
 
 #include "app/compile_options.h"
-#include "app/device.h"
 #include "app/model_options.h"
 #include "app/options.h"
 #include "app/output_file.h"
 #include "compile/overrides.h"
-#include "device/cpu/cpu_ranks.h"
+#include "device/compilation.h"
 #include "device/cpu/team.h"
-#include "engine/runner.h"
+#include "engine/start.h"
 #include "model/model_folder.h"
 
 typedef struct mgl_app_model {
   mgl_model_folder folder;
   mgl_weight_source source;
   char *name;               // last part of the folder's path, printable
-  mgl_cuda_device device;   // open while the model runs on a GPU
+  mgl_site site;            // of the runner
   mgl_crew *crew;           // of a launcher's processes; NULL: there is none
-  mgl_ranks *ranks;         // of several GPUs; NULL: one, or none
   mgl_overrides overrides;  // of --partition
   mgl_given_graph *given;   // [given_count] of --task-graph
   uint32_t given_count;
   mgl_compilation compilation;  // of --level and the like
-  bool usual_kv_dtype;          // the next runner has the usual KV cache, whatever --kv-dtype says
 } mgl_app_model;
 
 // Opens MODEL, or else the demo model (mgl_app_model_path). `needs` is a set of
@@ -49,6 +47,11 @@ mgl_status mgl_app_model_start(mgl_app_model *model, const mgl_arguments *argume
 mgl_status mgl_app_model_plan(mgl_app_model *model, const mgl_arguments *arguments,
                               mgl_build *options, mgl_sizes *out, const char **device,
                               mgl_error *err);
+
+// What --level and the like say, --mode among them where the command has it; checked as far as it
+// does not depend on the device. *given: they say something.
+mgl_status mgl_app_compilation(const mgl_arguments *arguments, mgl_compilation *out, bool *given,
+                               mgl_error *err);
 
 // The first mode of --mode, mode mega when it was not given; or, once there is a runner, its
 // usual one.

@@ -190,7 +190,11 @@ static bool on_iteration(void *context, const mgl_iteration *iteration) {
   bench_round *r = context;
   bench *b = r->b;
   add_experts(b, r->result, iteration);
-  r->status = mgl_statistics_add(&r->result->statistics, iteration, r->err);
+  const megalith_iteration told = {.prompt_tokens = iteration->prompt_tokens,
+                                   .generated = iteration->decode_tokens,
+                                   .context_tokens = iteration->kv_tokens,
+                                   .ns = iteration->ns};
+  r->status = mgl_statistics_add(&r->result->statistics, &told, r->err);
   b->done_tokens += iteration->prompt_tokens + iteration->decode_tokens;
   mgl_progress_update(&b->progress, b->done_tokens, b->total_tokens);
   return r->status == MGL_OK;

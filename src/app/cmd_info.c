@@ -12,6 +12,7 @@
 #include "app/device.h"
 #include "app/gpu_list.h"
 #include "app/human.h"
+#include "app/model_options.h"
 #include "app/output.h"
 #include "base/alloc.h"
 #include "base/cache_folder.h"

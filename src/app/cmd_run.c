@@ -4,53 +4,59 @@
 // Their outputs appear in the order of the prompts: that of the first prompt that is not finished
 // streams, those of later ones wait in memory for their turn; with --jsonl, each is one JSON object
 // once it is finished. Statistics go to standard error.
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "api/text_output.h"
-#include "app/app_model.h"
 #include "app/chat_options.h"
+#include "app/client.h"
 #include "app/commands.h"
+#include "app/compile_options.h"
 #include "app/grammar_options.h"
-#include "app/human.h"
 #include "app/interrupt.h"
+#include "app/model_options.h"
 #include "app/output.h"
+#include "app/output_file.h"
 #include "app/progress.h"
 #include "app/run_prompts.h"
 #include "app/sampling_options.h"
 #include "app/statistics.h"
 #include "base/alloc.h"
-#include "engine/engine.h"
+#include "base/limits.h"
+#include "request/json_text.h"
 
-enum { CEILING_MEASUREMENTS = 3, CEILING_PASSES = 2 };  // passes of each
+enum {
+  CEILING_MEASUREMENTS = 3,
+  USUAL_SEQUENCES = 64,  // that run at once; more of them only where the device wants it
+  USUAL_PAGE_TOKENS = 16,
+};
+
+struct run;
 
 // What has come of a prompt.
 typedef struct stream {
-  mgl_text_output *output;
-  mgl_text text;      // not written yet; with --jsonl, all of it
-  mgl_text logprobs;  // with --jsonl: the items of a list
-  int32_t *tokens;    // [generated] with --jsonl, room for max_new_tokens; else NULL
-  uint32_t generated;
+  struct run *run;
+  megalith_request *request;  // NULL: it was not submitted
+  mgl_text text;              // not written yet; with --jsonl, all of it
+  mgl_text logprobs;          // with --jsonl: the items of a list
+  uint64_t generated;
   bool finished;
   const char *finish;  // why: "stop", "length", "interrupted"; "error": it could not run
 } stream;
 
 typedef struct run {
   const mgl_arguments *arguments;
-  mgl_app_model model;
-  mgl_app_sampling sampling;    // of the command line; its seed is that of prompt 0
-  mgl_text piece;               // the text of a token, while it is written down
-  mgl_grammar_cache *grammars;  // NULL: the model has no tokenizer
+  megalith_model *model;
+  mgl_client_engine chosen;   // what the arguments say of the engine
+  mgl_app_sampling sampling;  // of the command line; its seed is that of prompt 0
   mgl_prompt_list prompts;
   stream *streams;      // [prompts.count]
-  size_t *by_request;   // [prompts.count] the prompt of each of the engine's requests
   size_t failed_count;  // prompts that could not run
   size_t current;       // the stream whose text is being written
   bool is_json;
-  mgl_runner *runner;
-  mgl_engine *engine;
+  megalith_engine *engine;
   mgl_output_file trace;
   mgl_progress progress;
   bool shows_text;  // standard output is a terminal: text and bar must not mix
@@ -83,8 +89,9 @@ static void append_json(const run *r, size_t i, mgl_text *out) {
   mgl_text_append_string(out, ", \"text\": ");
   mgl_json_append_string(out, s->text.data == NULL ? "" : s->text.data, s->text.bytes);
   mgl_text_append_string(out, ", \"tokens\": [");
-  for (uint32_t t = 0; t < s->generated; t++) {
-    mgl_text_format(out, t == 0 ? "%d" : ", %d", s->tokens[t]);
+  const megalith_result *result = megalith_request_result(s->request);
+  for (size_t t = 0; t < result->token_count; t++) {
+    mgl_text_format(out, t == 0 ? "%d" : ", %d", result->tokens[t]);
   }
   if (prompt->sampling.logprobs) {
     mgl_text_append_string(out, "], \"logprobs\": [");
@@ -93,7 +100,7 @@ static void append_json(const run *r, size_t i, mgl_text *out) {
   }
   mgl_text_format(out,
                   "], \"finish_reason\": \"%s\", \"prompt_tokens\": %zu, "
-                  "\"generated_tokens\": %u}\n",
+                  "\"generated_tokens\": %" PRIu64 "}\n",
                   s->finish, prompt->tokens.count, s->generated);
 }
 
@@ -125,8 +132,6 @@ static mgl_status write_ready(run *r, mgl_error *err) {
     if (moves) {
       mgl_text_free(&s->text);
       mgl_text_free(&s->logprobs);
-      mgl_free(s->tokens);
-      s->tokens = NULL;
       r->current++;
     }
   }
@@ -144,16 +149,17 @@ static mgl_status write_ready(run *r, mgl_error *err) {
 // --- generation ----------------------------------------------------------------------------------
 
 // Appends a token's text as JSON.
-static mgl_status append_token_text(run *r, int32_t token, mgl_text *out, mgl_error *err) {
-  mgl_text_clear(&r->piece);
-  MGL_TRY(mgl_tokenizer_decode(r->model.folder.tokenizer, &token, 1, false, &r->piece, err));
-  mgl_json_append_string(out, r->piece.data == NULL ? "" : r->piece.data, r->piece.bytes);
-  return MGL_OK;
+static mgl_status append_token_text(const run *r, int32_t token, mgl_text *out, mgl_error *err) {
+  mgl_text piece = {0};
+  mgl_status status = mgl_client_append_token(r->model, token, &piece, err);
+  mgl_json_append_string(out, piece.data == NULL ? "" : piece.data, piece.bytes);
+  mgl_text_free(&piece);
+  return status;
 }
 
 // A line: a token's log probability, id and text, then those of the likeliest, with tabs between
 // them.
-static mgl_status append_logprobs_line(run *r, const mgl_generated_token *token, mgl_text *out,
+static mgl_status append_logprobs_line(const run *r, const megalith_output *token, mgl_text *out,
                                        mgl_error *err) {
   mgl_text_format(out, "%.4f\t%d\t", token->logprob, token->token);
   MGL_TRY(append_token_text(r, token->token, out, err));
@@ -166,7 +172,7 @@ static mgl_status append_logprobs_line(run *r, const mgl_generated_token *token,
 }
 
 // The same as an item of a list.
-static void append_logprobs_item(const mgl_generated_token *token, mgl_text *out) {
+static void append_logprobs_item(const megalith_output *token, mgl_text *out) {
   mgl_text_append_string(out, out->bytes > 0 ? ", " : "");
   mgl_text_format(out, "{\"token\": %d, \"logprob\": ", token->token);
   mgl_json_append_double(out, token->logprob);
@@ -180,55 +186,50 @@ static void append_logprobs_item(const mgl_generated_token *token, mgl_text *out
   mgl_text_append_string(out, "]}");
 }
 
-// Adds what a token brings to a stream. *stopped: it completes a stop text.
-static mgl_status add_token(run *r, stream *s, const mgl_generated_token *token, bool *stopped,
-                            mgl_error *err) {
-  size_t before = s->text.bytes;
-  if (s->tokens != NULL) {
-    s->tokens[s->generated] = token->token;
+// Adds what an output brings to a stream.
+static mgl_status add_output(run *r, stream *s, const megalith_output *output, mgl_error *err) {
+  s->generated += output->token >= 0 ? 1 : 0;
+  if (isnan(output->logprob) || r->is_json) {
+    mgl_text_append(&s->text, output->text, output->text_bytes);
   }
-  s->generated++;
-  if (token->finish != MGL_FINISH_STOP) {
-    MGL_TRY(mgl_text_output_push(s->output, token->token, &s->text, stopped, err));
+  if (!isnan(output->logprob) && r->is_json) {
+    append_logprobs_item(output, &s->logprobs);
+  } else if (!isnan(output->logprob)) {  // lines take the place of the text
+    MGL_TRY(append_logprobs_line(r, output, &s->text, err));
   }
-  if (token->finish != MGL_FINISH_NONE && !*stopped) {
-    MGL_TRY(mgl_text_output_finish(s->output, &s->text, stopped, err));
-  }
-  if (isnan(token->logprob)) {
-    return MGL_OK;
-  }
-  if (r->is_json) {
-    append_logprobs_item(token, &s->logprobs);
-    return MGL_OK;
-  }
-  s->text.bytes = before;  // lines take the place of the text
-  return append_logprobs_line(r, token, &s->text, err);
+  return mgl_text_check(&s->text, err);
 }
 
-static mgl_status accept_token(run *r, stream *s, const mgl_generated_token *token,
-                               mgl_error *err) {
-  bool stopped = false;
-  MGL_TRY(add_token(r, s, token, &stopped, err));
-  s->finished = token->finish != MGL_FINISH_NONE || stopped;
-  s->finish = stopped || token->finish != MGL_FINISH_LENGTH ? "stop" : "length";
+static const char *finish_of(megalith_finish finish) {
+  return finish == MEGALITH_FINISH_LENGTH      ? "length"
+         : finish == MEGALITH_FINISH_CANCELLED ? "interrupted"
+                                               : "stop";
+}
+
+static mgl_status accept_output(run *r, stream *s, const megalith_output *output, mgl_error *err) {
+  MGL_TRY(add_output(r, s, output, err));
+  if (output->finish == MEGALITH_FINISH_FAILED) {
+    const megalith_result *result = megalith_request_result(s->request);
+    return mgl_error_set(err, (mgl_status)result->status, "%s", result->error);
+  }
+  s->finished = output->finish != MEGALITH_FINISH_NONE;
+  s->finish = finish_of(output->finish);
   return s == &r->streams[r->current] ? write_ready(r, err) : MGL_OK;
 }
 
-static bool on_token(void *context, const mgl_generated_token *token) {
-  run *r = context;
-  size_t i = r->by_request[token->request];
-  stream *s = &r->streams[i];
+static void on_output(void *context, megalith_request *request, const megalith_output *output) {
+  stream *s = context;
+  run *r = s->run;
+  const mgl_prompt *prompt = &r->prompts.items[s - r->streams];
+  (void)request;
   if (r->status == MGL_OK) {
-    r->status = accept_token(r, s, token, r->err);
+    r->status = accept_output(r, s, output, r->err);
   }
-  r->done_tokens += s->finished ? r->prompts.items[i].max_new_tokens - s->generated + 1 : 1;
+  r->done_tokens += s->finished ? prompt->max_new_tokens - s->generated + 1 : 1;
   mgl_progress_update(&r->progress, r->done_tokens, r->total_tokens);
-  return !s->finished;
-}
-
-static bool interrupted(void *context) {
-  (void)context;
-  return mgl_interrupt_seen();
+  if (r->status != MGL_OK && r->engine != NULL) {
+    megalith_engine_stop(r->engine);
+  }
 }
 
 // Marks a prompt that cannot run, and says so.
@@ -246,61 +247,54 @@ static mgl_status submit(run *r, size_t i, mgl_error *err) {
   stream *s = &r->streams[i];
   mgl_error reason = {0};
   if (prompt->error == NULL) {
-    mgl_request request = {.prompt = prompt->tokens.ids,
-                           .prompt_count = prompt->tokens.count,
-                           .max_new_tokens = prompt->max_new_tokens,
-                           .sampling = prompt->sampling,
-                           .stop_ids = prompt->stop_ids,
-                           .stop_count = prompt->stop_id_count,
-                           .grammar = prompt->grammar};
-    const mgl_text_output_options text_options = {.stops = (const char *const *)prompt->stops,
-                                                  .stop_count = prompt->stop_count};
-    uint32_t number = 0;
-    mgl_status status =
-        mgl_text_output_create(r->model.folder.tokenizer, &text_options, &s->output, &reason);
-    if (status == MGL_OK) {
-      status = mgl_engine_submit(r->engine, &request, &number, &reason);
-    }
-    if (status == MGL_OK) {
-      r->by_request[number] = i;
-    } else {
+    const megalith_request_options request = {
+        .size = sizeof request,
+        .tokens = prompt->tokens.ids,
+        .token_count = prompt->tokens.count,
+        .max_new_tokens = prompt->max_new_tokens,
+        .sampling = &prompt->sampling,
+        .ignore_model_stops = prompt->ignores_eos,
+        .stop_texts = (const char *const *)prompt->stops,
+        .stop_text_count = prompt->stop_count,
+        .on_output = on_output,
+        .context = s,
+        .grammar = prompt->own_grammar != NULL ? prompt->own_grammar : r->prompts.grammar};
+    megalith_error error = {0};
+    s->run = r;
+    mgl_status status = mgl_client_status(
+        megalith_engine_submit(r->engine, &request, &s->request, &error), &error, &reason);
+    if (status != MGL_OK) {
       MGL_TRY(mgl_prompt_fail(prompt, status, &reason, err));
     }
   }
   if (prompt->error != NULL) {
     give_up(r, i);
-    return MGL_OK;
   }
-  if (r->is_json) {
-    s->tokens = mgl_alloc_zeroed(prompt->max_new_tokens, sizeof *s->tokens);
-  }
-  return r->is_json && s->tokens == NULL
-             ? mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the tokens of a prompt")
-             : MGL_OK;
+  return MGL_OK;
 }
 
 // Sizes for all prompts that can run: no more memory than they can use together.
-static void choose_sizes(run *r, mgl_build *options) {
-  uint64_t page = mgl_arguments_u64(r->arguments, "page-tokens", MGL_PAGE_TOKENS);
+static void choose_sizes(run *r, megalith_engine_options *options) {
+  const uint64_t page = options->page_tokens != 0 ? options->page_tokens : USUAL_PAGE_TOKENS;
   uint64_t pool_tokens = 0;
-  size_t count = 0;
-  options->sequence_tokens = 1;
+  uint32_t count = 0;
+  options->context_tokens = 1;
   for (size_t i = 0; i < r->prompts.count; i++) {
     const mgl_prompt *prompt = &r->prompts.items[i];
     uint32_t tokens = (uint32_t)prompt->tokens.count + prompt->max_new_tokens;
     if (prompt->error == NULL) {
       count++;
-      options->sequence_tokens =
-          tokens > options->sequence_tokens ? tokens : options->sequence_tokens;
+      options->context_tokens = tokens > options->context_tokens ? tokens : options->context_tokens;
       pool_tokens += (tokens + page - 1) / page * page;
       r->total_tokens += tokens;
     }
   }
-  if (count <= MGL_USUAL_SEQUENCES) {
-    options->sequences = count == 0 ? 1 : (uint32_t)count;
-    options->pool_tokens = pool_tokens;
-  } else {
-    options->requests = (uint32_t)count;
+  options->requests = count;
+  if (count <= USUAL_SEQUENCES) {
+    options->sequences = count;
+  }
+  if (count <= USUAL_SEQUENCES && options->kv_tokens == 0 && options->memory_share == 0) {
+    options->kv_tokens = pool_tokens;
   }
 }
 
@@ -315,51 +309,51 @@ static mgl_status report_failures(run *r, mgl_error *err) {
 static mgl_status allocate(run *r, mgl_error *err) {
   size_t count = r->prompts.count;
   r->streams = mgl_alloc_zeroed(count, sizeof *r->streams);
-  r->by_request = mgl_alloc_zeroed(count, sizeof *r->by_request);
-  if (r->streams == NULL || r->by_request == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu prompts", count);
-  }
-  return MGL_OK;
+  return r->streams != NULL
+             ? MGL_OK
+             : mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu prompts", count);
 }
 
-static mgl_status start(run *r, mgl_error *err) {
-  mgl_build options = {0};
-  choose_sizes(r, &options);
-  MGL_TRY(mgl_app_model_start(&r->model, r->arguments, &options, &r->runner, err));
-  mgl_engine_options engine_options = {.mode = mgl_app_mode_of(r->arguments, r->runner),
-                                       .prefix_cache = true,
-                                       .should_stop = interrupted,
-                                       .context = r};
-  MGL_TRY(mgl_engine_create(r->runner, &engine_options, &r->engine, err));
-  for (size_t i = 0; i < r->prompts.count; i++) {
-    MGL_TRY(submit(r, i, err));
-  }
-  return MGL_OK;
-}
-
-// After an interrupt: what exists of every output, in order.
-static mgl_status write_rest(run *r, mgl_error *err) {
-  for (size_t i = r->current; i < r->prompts.count; i++) {
-    stream *s = &r->streams[i];
-    if (!s->finished) {
-      bool stopped = false;
-      MGL_TRY(mgl_text_output_finish(s->output, &s->text, &stopped, err));
-      s->finished = true;
-      s->finish = "interrupted";
-    }
-  }
-  return write_ready(r, err);
-}
-
-// After an iteration; false ends the run.
-static bool on_iteration(void *context, const mgl_iteration *iteration) {
+// After an iteration.
+static void on_iteration(void *context, megalith_engine *engine,
+                         const megalith_iteration *iteration) {
   run *r = context;
   if (r->status == MGL_OK) {
     r->status = mgl_statistics_add(&r->statistics, iteration, r->err);
   }
   r->done_tokens += iteration->prompt_tokens;
   mgl_progress_update(&r->progress, r->done_tokens, r->total_tokens);
-  return r->status == MGL_OK && !mgl_interrupt_seen();
+  if (r->status != MGL_OK || mgl_interrupt_seen()) {
+    megalith_engine_stop(engine);
+  }
+}
+
+static mgl_status start(run *r, mgl_error *err) {
+  megalith_engine_options *options = &r->chosen.options;
+  choose_sizes(r, options);
+  options->on_iteration = on_iteration;
+  options->iteration_context = r;
+  MGL_TRY(mgl_client_engine_create(&r->chosen, r->model, &r->engine, err));
+  for (size_t i = 0; i < r->prompts.count; i++) {
+    MGL_TRY(submit(r, i, err));
+  }
+  return MGL_OK;
+}
+
+static mgl_status run_engine(run *r, mgl_error *err) {
+  megalith_error error = {0};
+  return mgl_client_status(megalith_engine_run(r->engine, &error), &error, err);
+}
+
+// After an interrupt: what exists of every output, in order.
+static mgl_status write_rest(run *r, mgl_error *err) {
+  for (size_t i = r->current; i < r->prompts.count; i++) {
+    if (!r->streams[i].finished) {
+      megalith_request_cancel(r->streams[i].request);
+    }
+  }
+  MGL_TRY(run_engine(r, err));
+  return r->status;
 }
 
 static mgl_status generate(run *r, mgl_error *err) {
@@ -369,9 +363,12 @@ static mgl_status generate(run *r, mgl_error *err) {
   mgl_progress_start(&r->progress, "generating", MGL_PROGRESS_COUNT);
   mgl_status status = write_ready(r, err);  // of prompts that could not run
   if (status == MGL_OK) {
-    status = mgl_engine_run(r->engine, on_token, on_iteration, r, err);
+    mgl_error reason = {0};  // r->err has what a callback found
+    status = run_engine(r, &reason);
+    status = r->status != MGL_OK ? r->status
+             : status != MGL_OK  ? mgl_error_set(err, status, "%s", reason.text)
+                                 : MGL_OK;
   }
-  status = status == MGL_OK ? r->status : status;
   mgl_progress_finish(&r->progress);
   return status == MGL_OK && mgl_interrupt_seen() ? write_rest(r, err) : status;
 }
@@ -385,7 +382,9 @@ static void print_statistics(const run *r) {
   for (int i = 0; i < CEILING_MEASUREMENTS && status == MGL_OK && r->statistics.step_count > 0;
        i++) {
     double rate = 0;
-    status = mgl_runner_read_ceiling(r->runner, CEILING_PASSES, &rate, &no_ceiling);
+    megalith_error error = {0};
+    status = mgl_client_status(megalith_engine_read_ceiling(r->engine, &rate, &error), &error,
+                               &no_ceiling);
     if (status == MGL_OK) {
       mgl_read_ceiling_add(&ceiling, rate);
     }
@@ -394,30 +393,28 @@ static void print_statistics(const run *r) {
   for (size_t i = 0; i < r->prompts.count; i++) {
     generated += r->streams[i].generated;
   }
-  mgl_statistics_print(&r->statistics, generated, r->runner, &ceiling, no_ceiling.text);
+  mgl_statistics_print(&r->statistics, generated, megalith_engine_describe(r->engine), &ceiling,
+                       no_ceiling.text);
 }
 
 static void release(run *r) {
   mgl_output_file_close(&r->trace);
-  mgl_engine_destroy(r->engine);
-  mgl_runner_destroy(r->runner);
+  r->status = r->status != MGL_OK ? r->status : MGL_ERR_INTERNAL;  // what ends now is not written
+  megalith_engine_destroy(r->engine);
   for (size_t i = 0; r->streams != NULL && i < r->prompts.count; i++) {
-    mgl_text_output_destroy(r->streams[i].output);
+    megalith_request_release(r->streams[i].request);
     mgl_text_free(&r->streams[i].text);
     mgl_text_free(&r->streams[i].logprobs);
-    mgl_free(r->streams[i].tokens);
   }
   mgl_free(r->streams);
-  mgl_free(r->by_request);
-  mgl_text_free(&r->piece);
   mgl_prompts_free(&r->prompts);
-  mgl_grammar_cache_destroy(r->grammars);
   mgl_statistics_free(&r->statistics);
-  mgl_app_model_close(&r->model);
+  mgl_client_engine_free(&r->chosen);
+  megalith_model_close(r->model);
 }
 
 // What the folder must have. With --jsonl a line may have messages, or token ids only.
-static mgl_status choose_needs(run *r, unsigned *needs, mgl_error *err) {
+static mgl_status open_model(run *r, mgl_error *err) {
   bool is_chat = mgl_arguments_has(r->arguments, "chat");
   if (!is_chat && mgl_arguments_has(r->arguments, "system")) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "--system needs --chat: see megalith run --help");
@@ -428,28 +425,53 @@ static mgl_status choose_needs(run *r, unsigned *needs, mgl_error *err) {
                          "--tools and --chat-var need --chat, or --jsonl with messages: see "
                          "megalith run --help");
   }
-  *needs = MGL_NEED_WEIGHTS;
-  *needs |= r->is_json ? MGL_WANT_TEXT : MGL_NEED_TOKENIZER;
-  *needs |= is_chat ? MGL_NEED_CHAT_TEMPLATE : 0;
-  return MGL_OK;
+  const megalith_model_options options = {.size = sizeof options,
+                                          .weights = mgl_client_weights(r->arguments),
+                                          .needs_tokenizer = !r->is_json,
+                                          .needs_chat_template = is_chat};
+  return mgl_client_open(r->arguments, &options, &r->model, err);
 }
 
 static mgl_status choose_sampling(run *r, mgl_error *err) {
-  const mgl_generation *generation = &r->model.folder.generation;
-  MGL_TRY(mgl_app_sampling_choose(r->arguments, generation, &r->sampling, err));
-  if (generation->unapplied[0] != 0) {
+  const megalith_model_info *info = megalith_model_describe(r->model);
+  MGL_TRY(mgl_app_sampling_choose(r->arguments, info, &r->sampling, err));
+  if (info->unapplied[0] != 0) {
     (void)fprintf(stderr, "megalith: note: not applied of the model's generation_config.json: %s\n",
-                  generation->unapplied);
+                  info->unapplied);
   }
   return MGL_OK;
 }
 
-static mgl_status open_grammars(run *r, mgl_error *err) {
-  const mgl_model_folder *folder = &r->model.folder;
-  return folder->tokenizer == NULL
-             ? MGL_OK
-             : mgl_grammar_cache_create(folder->tokenizer, folder->config.vocab_size, &r->grammars,
-                                        err);
+static mgl_status open_trace(run *r, mgl_error *err) {
+  const char *path = mgl_arguments_text(r->arguments, "trace", NULL);
+  if (path == NULL) {
+    return MGL_OK;
+  }
+  return r->chosen.is_mega ? mgl_output_file_create(path, &r->trace, err)
+                           : mgl_error_set(err, MGL_ERR_ARGUMENT,
+                                           "--trace: expected --mode mega, since no other mode has "
+                                           "tasks to record");
+}
+
+static megalith_status get_trace(const void *engine, char *text, size_t capacity, size_t *bytes,
+                                 megalith_error *error) {
+  return megalith_engine_trace((megalith_engine *)(uintptr_t)engine, text, capacity, bytes, error);
+}
+
+static mgl_status write_trace(run *r, mgl_error *err) {
+  mgl_text trace = {0};
+  if (r->trace.temporary_path == NULL) {
+    return MGL_OK;
+  }
+  mgl_status status = mgl_client_append(get_trace, r->engine, &trace, err);
+  if (status == MGL_OK) {
+    status = mgl_output_file_write(&r->trace, trace.data, trace.bytes, err);
+  }
+  if (status == MGL_OK) {
+    status = mgl_output_file_commit(&r->trace, err);
+  }
+  mgl_text_free(&trace);
+  return status;
 }
 
 static bool can_run(const run *r) {
@@ -464,7 +486,7 @@ static bool can_run(const run *r) {
 static mgl_status run_prompts(run *r, mgl_error *err) {
   MGL_TRY(start(r, err));
   MGL_TRY(generate(r, err));
-  mgl_status status = mgl_app_trace_write(&r->trace, r->runner, err);
+  mgl_status status = write_trace(r, err);
   print_statistics(r);
   return status;
 }
@@ -473,16 +495,12 @@ static mgl_status run_command(const mgl_arguments *arguments, mgl_error *err) {
   run r = {.arguments = arguments,
            .trace = {.fd = -1},
            .is_json = mgl_arguments_has(arguments, "jsonl")};
-  unsigned needs = 0;
   mgl_status status = MGL_OK;
-  if ((status = choose_needs(&r, &needs, err)) == MGL_OK &&
-      (status = mgl_app_model_open(arguments, needs, &r.model, err)) == MGL_OK &&
-      (status = mgl_app_trace_open(arguments, mgl_app_mode(arguments) == MGL_MODE_MEGA, &r.trace,
-                                   err)) == MGL_OK &&
-      (status = choose_sampling(&r, err)) == MGL_OK &&
-      (status = open_grammars(&r, err)) == MGL_OK &&
-      (status = mgl_prompts_collect(arguments, &r.model.folder, &r.sampling.sampling, r.grammars,
-                                    &r.prompts, err)) == MGL_OK &&
+  if ((status = open_model(&r, err)) == MGL_OK &&
+      (status = mgl_client_engine_choose(arguments, &r.chosen, err)) == MGL_OK &&
+      (status = open_trace(&r, err)) == MGL_OK && (status = choose_sampling(&r, err)) == MGL_OK &&
+      (status = mgl_prompts_collect(arguments, r.model, &r.sampling.sampling, &r.prompts, err)) ==
+          MGL_OK &&
       (status = allocate(&r, err)) == MGL_OK) {
     status = can_run(&r) ? run_prompts(&r, err) : report_failures(&r, err);
   }

@@ -3,21 +3,23 @@
 #include <math.h>
 #include <string.h>
 
-#include "app/app_model.h"
+#include "app/client.h"
 #include "app/commands.h"
+#include "app/compile_options.h"
 #include "app/interrupt.h"
 #include "app/logit_comparison.h"
+#include "app/model_options.h"
 #include "app/npy.h"
 #include "app/output.h"
 #include "app/progress.h"
 #include "app/token_input.h"
 #include "base/alloc.h"
-#include "base/file.h"
-#include "engine/score.h"
+#include "request/json_text.h"
 
 typedef struct score {
   const mgl_arguments *arguments;
-  mgl_app_model model;
+  megalith_model *model;
+  const megalith_model_info *info;  // of the model
   mgl_ids tokens;
   double *logprobs;            // [tokens.count]; NAN at 0
   mgl_npy npy;                 // open with --logits
@@ -26,94 +28,98 @@ typedef struct score {
 } score;
 
 static mgl_status read_tokens(score *s, mgl_error *err) {
-  const mgl_model_folder *folder = &s->model.folder;
   const char *ids = mgl_arguments_text(s->arguments, "tokens", NULL);
   const char *text = mgl_arguments_text(s->arguments, "text", NULL);
   if (ids != NULL) {
-    MGL_TRY(
-        mgl_tokens_parse(ids, strlen(ids), "--tokens", folder->config.vocab_size, &s->tokens, err));
+    MGL_TRY(mgl_tokens_parse(ids, strlen(ids), "--tokens", s->info->vocab_size, &s->tokens, err));
   } else {
-    mgl_encode_options options = {.add_special = true};
-    mgl_token_list list = {0};
-    mgl_status status =
-        mgl_tokenizer_encode(folder->tokenizer, text, strlen(text), options, &list, err);
-    s->tokens = (mgl_ids){.ids = list.ids, .count = list.count, .capacity = list.capacity};
-    MGL_TRY(status);
+    const megalith_request_options options = {.size = sizeof options, .text = text};
+    MGL_TRY(mgl_client_encode(s->model, &options, &s->tokens, err));
   }
   if (s->tokens.count < 1) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "%s: expected at least 1 token, found none",
                          ids != NULL ? "--tokens" : "--text");
   }
-  if (s->tokens.count > folder->config.context_tokens) {
+  if (s->tokens.count > s->info->context_tokens) {
     return mgl_error_set(err, MGL_ERR_LIMIT,
                          "expected at most %" PRIu32 " tokens (the model's context), found %zu",
-                         folder->config.context_tokens, s->tokens.count);
+                         s->info->context_tokens, s->tokens.count);
   }
   return MGL_OK;
 }
 
-static mgl_status on_logits(void *context, size_t position, const float *logits, mgl_error *err) {
-  score *s = context;
-  mgl_progress_update(&s->progress, position + 1, s->tokens.count);
-  if (mgl_interrupt_seen()) {
-    return mgl_error_set(err, MGL_ERR_IO, "interrupted");
-  }
+// A function of logits, as this command's files have them, and what has gone wrong in it.
+typedef struct listener {
+  score *s;
+  mgl_status (*take)(score *s, size_t position, const float *logits, mgl_error *err);
+} listener;
+
+static megalith_status on_logits(void *context, size_t position, const float *logits,
+                                 megalith_error *error) {
+  const listener *l = context;
+  mgl_error err = {0};
+  mgl_progress_update(&l->s->progress, position + 1, l->s->tokens.count);
+  const mgl_status status = mgl_interrupt_seen() ? mgl_error_set(&err, MGL_ERR_IO, "interrupted")
+                                                 : l->take(l->s, position, logits, &err);
+  memcpy(error->text, err.text, sizeof error->text);
+  return (megalith_status)status;
+}
+
+static mgl_status take_logits(score *s, size_t position, const float *logits, mgl_error *err) {
   if (s->usual.count > 0) {
     MGL_TRY(mgl_logit_comparison_add(&s->usual, position, logits, err));
   }
   return s->npy.file.temporary_path == NULL ? MGL_OK : mgl_npy_write_row(&s->npy, logits, err);
 }
 
-static mgl_status on_usual_logits(void *context, size_t position, const float *logits,
-                                  mgl_error *err) {
-  score *s = context;
-  mgl_progress_update(&s->progress, position + 1, s->tokens.count);
-  if (mgl_interrupt_seen()) {
-    return mgl_error_set(err, MGL_ERR_IO, "interrupted");
-  }
+static mgl_status keep_usual_logits(score *s, size_t position, const float *logits,
+                                    mgl_error *err) {
   return mgl_logit_comparison_keep(&s->usual, position, logits, err);
 }
 
-static mgl_status start(score *s, bool usual_cache, mgl_runner **out, mgl_error *err) {
-  mgl_build options = mgl_score_build(
-      (uint32_t)s->tokens.count, (uint32_t)mgl_arguments_u64(s->arguments, "iteration-tokens", 0));
-  s->model.usual_kv_dtype = usual_cache;
-  return mgl_app_model_start(&s->model, s->arguments, &options, out, err);
+// An engine for as many tokens. usual_cache: whatever --kv-dtype says.
+static mgl_status start(score *s, bool usual_cache, megalith_engine **out, mgl_error *err) {
+  mgl_client_engine chosen;
+  mgl_status status = mgl_client_engine_choose(s->arguments, &chosen, err);
+  if (status == MGL_OK) {
+    chosen.options.context_tokens = (uint32_t)s->tokens.count;
+    chosen.options.scoring = true;
+    chosen.options.kv_dtype = usual_cache ? NULL : chosen.options.kv_dtype;
+    status = mgl_client_engine_create(&chosen, s->model, out, err);
+  }
+  mgl_client_engine_free(&chosen);
+  return status;
 }
 
-static mgl_status score_by(score *s, mgl_runner *runner,
-                           mgl_status (*callback)(void *, size_t, const float *, mgl_error *),
-                           mgl_error *err) {
-  mgl_score_request request = {.mode = mgl_app_mode_of(s->arguments, runner),
-                               .tokens = s->tokens.ids,
-                               .count = s->tokens.count,
-                               .on_logits = callback,
-                               .context = s};
+static mgl_status score_by(score *s, megalith_engine *engine, listener to, mgl_error *err) {
+  megalith_error error = {0};
   mgl_progress_start(&s->progress, "scoring", MGL_PROGRESS_COUNT);
-  mgl_status status = mgl_score(runner, &request, s->logprobs, err);
+  mgl_status status =
+      mgl_client_status(megalith_engine_score(engine, s->tokens.ids, s->tokens.count, s->logprobs,
+                                              on_logits, &to, &error),
+                        &error, err);
   mgl_progress_finish(&s->progress);
   return status;
 }
 
 // With --kv-dtype: the logits of the same model with the usual cache, to compare with.
 static mgl_status score_usual(score *s, mgl_error *err) {
-  const uint32_t vocab_size = s->model.folder.config.vocab_size;
+  const uint32_t vocab_size = s->info->vocab_size;
   const size_t most = mgl_logit_comparison_most(vocab_size);
-  mgl_runner *runner = NULL;
-  if (strcmp(mgl_arguments_text(s->arguments, "kv-dtype", mgl_kv_dtype_name(MGL_KV_AUTO)),
-             mgl_kv_dtype_name(MGL_KV_AUTO)) == 0) {
+  megalith_engine *engine = NULL;
+  if (strcmp(mgl_arguments_text(s->arguments, "kv-dtype", "auto"), "auto") == 0) {
     return MGL_OK;
   }
   MGL_TRY(mgl_logit_comparison_begin(s->tokens.count < most ? s->tokens.count : most, vocab_size,
                                      &s->usual, err));
-  MGL_TRY(start(s, true, &runner, err));
-  mgl_status status = score_by(s, runner, on_usual_logits, err);
-  mgl_runner_destroy(runner);
+  MGL_TRY(start(s, true, &engine, err));
+  mgl_status status = score_by(s, engine, (listener){s, keep_usual_logits}, err);
+  megalith_engine_destroy(engine);
   return status;
 }
 
 static mgl_status compute(score *s, mgl_error *err) {
-  mgl_runner *runner = NULL;
+  megalith_engine *engine = NULL;
   const char *logits_path = mgl_arguments_text(s->arguments, "logits", NULL);
   s->logprobs = mgl_alloc_zeroed(s->tokens.count, sizeof *s->logprobs);
   if (s->logprobs == NULL) {
@@ -121,20 +127,20 @@ static mgl_status compute(score *s, mgl_error *err) {
                          s->tokens.count);
   }
   MGL_TRY(score_usual(s, err));
-  MGL_TRY(start(s, false, &runner, err));
+  MGL_TRY(start(s, false, &engine, err));
   mgl_interrupt_watch();
   mgl_status status = MGL_OK;
   if (logits_path != NULL) {
-    const uint64_t dims[] = {s->tokens.count, s->model.folder.config.vocab_size};
+    const uint64_t dims[] = {s->tokens.count, s->info->vocab_size};
     status = mgl_npy_create(logits_path, 2, dims, &s->npy, err);
   }
   if (status == MGL_OK) {
-    status = score_by(s, runner, on_logits, err);
+    status = score_by(s, engine, (listener){s, take_logits}, err);
   }
   if (status == MGL_OK && logits_path != NULL) {
     status = mgl_npy_commit(&s->npy, err);
   }
-  mgl_runner_destroy(runner);
+  megalith_engine_destroy(engine);
   return status;
 }
 
@@ -175,12 +181,11 @@ static void append_json(const score *s, mgl_text *out) {
 
 // The text of one token in quotes, control characters escaped.
 static mgl_status append_token_text(const score *s, int32_t id, mgl_text *out, mgl_error *err) {
-  const mgl_tokenizer *tokenizer = s->model.folder.tokenizer;
   mgl_text text = {0};
-  if (tokenizer == NULL) {
+  if (!s->info->has_tokenizer) {
     return MGL_OK;
   }
-  mgl_status status = mgl_tokenizer_decode(tokenizer, &id, 1, false, &text, err);
+  mgl_status status = mgl_client_append_token(s->model, id, &text, err);
   mgl_text_append_string(out, "\"");
   for (size_t i = 0; i < text.bytes; i++) {
     unsigned char c = (unsigned char)text.data[i];
@@ -243,17 +248,14 @@ static mgl_status print_scores(const score *s, mgl_error *err) {
 }
 
 // A folder without a tokenizer still scores ids.
-static unsigned needs_of(const mgl_arguments *arguments) {
-  unsigned needs = MGL_NEED_WEIGHTS;
-  char *path = NULL;
-  bool has_tokenizer = true;
-  if (mgl_arguments_has(arguments, "tokens") && arguments->positional != NULL &&
-      mgl_path_join(arguments->positional, "tokenizer.json", &path, NULL) == MGL_OK) {
-    mgl_file_kind kind = MGL_FILE_ABSENT;  // what cannot be told is told when it is opened
-    has_tokenizer = mgl_file_find(path, &kind, NULL) != MGL_OK || kind != MGL_FILE_ABSENT;
-    mgl_free(path);
-  }
-  return has_tokenizer ? needs | MGL_NEED_TOKENIZER : needs;
+static mgl_status open_model(score *s, mgl_error *err) {
+  const megalith_model_options options = {
+      .size = sizeof options,
+      .weights = mgl_client_weights(s->arguments),
+      .needs_tokenizer = mgl_arguments_has(s->arguments, "text")};
+  MGL_TRY(mgl_client_open(s->arguments, &options, &s->model, err));
+  s->info = megalith_model_describe(s->model);
+  return MGL_OK;
 }
 
 // How often --tokens and --text were given: of two texts, which one is meant?
@@ -280,7 +282,7 @@ static mgl_status score_command(const mgl_arguments *arguments, mgl_error *err) 
                          "expected one of --tokens and --text, found %s: see megalith score --help",
                          has_tokens ? "both" : "neither");
   }
-  mgl_status status = mgl_app_model_open(arguments, needs_of(arguments), &s.model, err);
+  mgl_status status = open_model(&s, err);
   if (status == MGL_OK) {
     status = read_tokens(&s, err);
   }
@@ -294,7 +296,7 @@ static mgl_status score_command(const mgl_arguments *arguments, mgl_error *err) 
   mgl_npy_close(&s.npy);
   mgl_free(s.logprobs);
   mgl_free(s.tokens.ids);
-  mgl_app_model_close(&s.model);
+  megalith_model_close(s.model);
   return status;
 }
 

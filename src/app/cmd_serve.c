@@ -34,12 +34,9 @@ typedef struct serving {
 } serving;
 
 static mgl_status open_model(serving *s, mgl_error *err) {
-  const char *format = mgl_arguments_text(s->arguments, "load-format", "auto");
   megalith_error error = {0};
-  megalith_model_options options = {.size = sizeof options};
-  options.weights = strcmp(format, "dummy") == 0    ? MEGALITH_WEIGHTS_DUMMY
-                    : strcmp(format, "copied") == 0 ? MEGALITH_WEIGHTS_COPIED
-                                                    : MEGALITH_WEIGHTS_MAPPED;
+  const megalith_model_options options = {.size = sizeof options,
+                                          .weights = mgl_client_weights(s->arguments)};
   MGL_TRY(mgl_app_model_path(s->arguments, &s->path, &s->name, err));
   mgl_status status =
       mgl_client_status(megalith_model_open(s->path, &options, &s->model, &error), &error, err);
@@ -49,68 +46,20 @@ static mgl_status open_model(serving *s, mgl_error *err) {
   return status;
 }
 
-// All of --partition, with spaces between them.
-static mgl_text partitions_of(const mgl_arguments *a) {
-  mgl_text text = {0};
-  for (size_t i = 0; i < a->count; i++) {
-    if (strcmp(a->items[i].option->name, "partition") == 0) {
-      mgl_text_format(&text, "%s ", a->items[i].text);
-    }
-  }
-  return text;
-}
-
-// --level and the like, as megalith.h has them; nothing where nothing was said.
-static mgl_status read_compilation(const mgl_arguments *a, mgl_text *out, mgl_error *err) {
-  mgl_compilation c;
-  bool given = false;
-  MGL_TRY(mgl_app_compilation(a, &c, &given, err));
-  if (given) {
-    mgl_compilation_print(&c, out);
-  }
-  return mgl_text_check(out, err);
-}
-
 static mgl_status create_engine(serving *s, mgl_error *err) {
   const mgl_arguments *a = s->arguments;
-  megalith_error error = {0};
-  megalith_engine_options options = {
-      .size = sizeof options,
-      .device = mgl_arguments_text(a, "device", NULL),
-      .threads = (uint32_t)mgl_arguments_u64(a, "threads", 0),
-      .sequences = (uint32_t)mgl_arguments_u64(a, "max-num-seqs", 0),
-      .context_tokens = (uint32_t)mgl_arguments_u64(a, "max-model-len", 0),
-      .kv_tokens = mgl_arguments_u64(a, "kv-tokens", 0),
-      .memory_share = mgl_arguments_real(a, "memory-share", 0),
-      .page_tokens = (uint32_t)mgl_arguments_u64(a, "page-tokens", 0),
-      .kv_dtype = mgl_arguments_text(a, "kv-dtype", NULL),
-      .iteration_tokens = (uint32_t)mgl_arguments_u64(a, "iteration-tokens", 0),
-      .ranks = a->launcher.name != NULL ? a->launcher.size
-                                        : (uint32_t)mgl_arguments_u64(a, "tensor-parallel", 0),
-      .meeting = a->launcher.name != NULL ? a->launcher.meeting : NULL,
-      .background = true,
-  };
-  mgl_text partitions = partitions_of(a);
-  options.partitions = partitions.data;
-  options.prompt_logprobs = options.iteration_tokens <= MOST_PROMPT_LOGPROB_ROWS;
-  mgl_text compilation = {0};
-  mgl_status status = read_compilation(a, &compilation, err);
-  options.compilation = compilation.data;
+  mgl_client_engine chosen;
+  mgl_status status = mgl_client_engine_choose(a, &chosen, err);
   if (status == MGL_OK) {
-    status = mgl_text_check(&partitions, err);
+    megalith_engine_options *options = &chosen.options;
+    options->sequences = (uint32_t)mgl_arguments_u64(a, "max-num-seqs", 0);
+    options->context_tokens = (uint32_t)mgl_arguments_u64(a, "max-model-len", 0);
+    options->background = true;
+    options->prompt_logprobs = options->iteration_tokens <= MOST_PROMPT_LOGPROB_ROWS;
+    status = mgl_client_engine_create(&chosen, s->model, &s->engine, err);
   }
-  if (status == MGL_OK) {
-    status = mgl_client_status(megalith_engine_create(s->model, &options, &s->engine, &error),
-                               &error, err);
-  }
-  mgl_text_free(&partitions);
-  mgl_text_free(&compilation);
-  MGL_TRY(status);
-  const char *note = megalith_engine_describe(s->engine)->note;
-  if (note[0] != 0) {
-    (void)fprintf(stderr, "megalith: note: %s\n", note);
-  }
-  return MGL_OK;
+  mgl_client_engine_free(&chosen);
+  return status;
 }
 
 // The formats of the options, or what the chat template says.

@@ -10,27 +10,6 @@
 // Ids are digits and commas: at most eight bytes for a byte of the longest text.
 enum { MAX_IDS_BYTES = 1 << 30 };
 
-// A text has at most as many ids as bytes, and a few in front.
-enum { IDS_IN_FRONT = 64 };
-
-static mgl_status get_ids(const megalith_model *model, const megalith_request_options *options,
-                          mgl_ids *out, mgl_error *err) {
-  megalith_error error = {0};
-  mgl_status status = MGL_OK;
-  out->count = options->text_bytes + IDS_IN_FRONT;
-  while (status == MGL_OK && out->count > out->capacity) {
-    out->capacity = out->count;
-    mgl_free(out->ids);
-    out->ids = mgl_alloc(out->capacity * sizeof *out->ids);
-    status = out->ids == NULL
-                 ? mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu token ids", out->count)
-                 : mgl_client_status(megalith_model_encode(model, options, out->ids, out->capacity,
-                                                           &out->count, &error),
-                                     &error, err);
-  }
-  return status;
-}
-
 static mgl_status encode(const mgl_arguments *arguments, const megalith_model *model,
                          const mgl_text *input, mgl_text *out, mgl_error *err) {
   mgl_ids tokens = {0};
@@ -40,7 +19,7 @@ static mgl_status encode(const mgl_arguments *arguments, const megalith_model *m
       .text_bytes = input->bytes,
       .without_special = mgl_arguments_has(arguments, "no-special"),
       .plain_special = mgl_arguments_has(arguments, "plain")};
-  mgl_status status = get_ids(model, &options, &tokens, err);
+  mgl_status status = mgl_client_encode(model, &options, &tokens, err);
   mgl_text_append_string(out, "[");
   for (size_t i = 0; i < tokens.count; i++) {
     mgl_text_format(out, "%s%d", i == 0 ? "" : ", ", tokens.ids[i]);

@@ -1,18 +1,18 @@
 #include "app/compile_options.h"
 
-#include <string.h>
+#include "base/alloc.h"
 
 static const mgl_option rows[] = {
     {.name = "preset",
      .value_name = "NAME",
      .type = MGL_OPTION_CHOICE,
-     .choices = mgl_preset_name,
+     .choices = mgl_preset_choice,
      .help = "what the run is for: debug, check, compiled, serving, uniform, decode-instance, "
              "fastest-graphs or fastest [fastest]"},
     {.name = "level",
      .value_name = "N",
      .type = MGL_OPTION_U64,
-     .u64_max = MGL_LEVEL_COUNT - 1,
+     .u64_max = MGL_MOST_COMPILE_LEVEL,
      .help = "0: op by op; 1: the same once all was compiled and checked; 2: fused ops one by one; "
              "3: in graphs [3]"},
     {.name = "graph-mode",
@@ -59,7 +59,7 @@ static const mgl_option rows[] = {
     {.name = "expert-balance",
      .value_name = "HOW",
      .type = MGL_OPTION_CHOICE,
-     .choices = mgl_balance_name,
+     .choices = mgl_balance_choice,
      .help = "CPU: how tasks share a mixture's experts: columns of every one, static, dynamic or "
              "hybrid shares of them [columns]"},
     {.name = "variant",
@@ -92,57 +92,24 @@ static bool is_row(const mgl_option *option) {
   return false;
 }
 
-static mgl_status set(const mgl_argument *argument, mgl_compilation *out, mgl_error *err) {
-  char name[MGL_MAX_OP_NAME_BYTES] = "";
-  const char *option = argument->option->name;
-  const char *text = argument->option->type == MGL_OPTION_FLAG ? "true" : argument->text;
-  for (size_t i = 0; option[i] != 0 && i + 1 < sizeof name; i++) {
-    name[i] = option[i] == '-' ? '_' : option[i];
+mgl_status mgl_app_compile_settings(const mgl_arguments *arguments, mgl_compile_settings *out,
+                                    mgl_error *err) {
+  mgl_compile_option *given = mgl_alloc_zeroed(arguments->count + 1, sizeof *given);
+  size_t count = 0;
+  *out = (mgl_compile_settings){.is_mega = true};
+  if (given == NULL) {
+    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for settings");
   }
-  mgl_status status = mgl_compilation_set(out, "--", name, text, err);
-  for (size_t i = 0; status != MGL_OK && err->text[i] != 0 && err->text[i] != ':'; i++) {
-    err->text[i] = (char)(err->text[i] == '_' ? '-' : err->text[i]);  // as the option is written
+  for (size_t i = 0; i < arguments->count; i++) {
+    const mgl_option *option = arguments->items[i].option;
+    if (is_row(option)) {
+      const char *text = option->type == MGL_OPTION_FLAG ? "true" : arguments->items[i].text;
+      given[count++] = (mgl_compile_option){.name = option->name, .text = text};
+    }
   }
+  const mgl_argument *mode = mgl_arguments_find(arguments, "mode");
+  mgl_status status =
+      mgl_compile_settings_read(given, count, mode == NULL ? NULL : mode->text, out, err);
+  mgl_free(given);
   return status;
-}
-
-// The mode of --mode, the only one or the first of several.
-static mgl_status set_mode(const mgl_argument *argument, mgl_compilation *out, mgl_error *err) {
-  char name[64];
-  mgl_mode mode = MGL_MODE_MEGA;
-  size_t bytes = strcspn(argument->text, ",");
-  bytes = bytes < sizeof name ? bytes : sizeof name - 1;
-  memcpy(name, argument->text, bytes);
-  name[bytes] = 0;
-  MGL_TRY(mgl_mode_parse(name, &mode, err));
-  return mgl_compilation_set_mode(out, mode, err);
-}
-
-mgl_status mgl_app_compilation(const mgl_arguments *arguments, mgl_compilation *out, bool *given,
-                               mgl_error *err) {
-  const mgl_argument *mode = NULL;
-  mgl_compilation_init(out);
-  *given = false;
-  // The object first: what is said beside it counts.
-  for (size_t i = 0; i < arguments->count; i++) {
-    const mgl_argument *argument = &arguments->items[i];
-    if (strcmp(argument->option->name, "compilation-config") == 0) {
-      MGL_TRY(mgl_compilation_read(out, "--compilation-config", argument->text, err));
-      *given = true;
-    }
-  }
-  for (size_t i = 0; i < arguments->count; i++) {
-    const mgl_argument *argument = &arguments->items[i];
-    if (strcmp(argument->option->name, "mode") == 0) {
-      mode = argument;
-    } else if (is_row(argument->option) &&
-               strcmp(argument->option->name, "compilation-config") != 0) {
-      MGL_TRY(set(argument, out, err));
-      *given = true;
-    }
-  }
-  if (mode != NULL && *given) {
-    MGL_TRY(set_mode(mode, out, err));
-  }
-  return *given ? mgl_compilation_check(out, NULL, err) : MGL_OK;
 }

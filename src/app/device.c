@@ -8,11 +8,6 @@
 #include "device/cuda/cuda_cache.h"
 #include "device/cuda/cuda_jit.h"
 
-const char *mgl_device_choice_name(uint32_t index) {
-  static const char *const names[] = {"auto", "cpu", "cuda"};
-  return index < sizeof names / sizeof *names ? names[index] : NULL;
-}
-
 mgl_status mgl_device_wanted(const mgl_arguments *arguments, mgl_device_choice *out,
                              mgl_error *err) {
   const char *named = mgl_arguments_text(arguments, "device", NULL);

@@ -30,15 +30,4 @@ void mgl_device_note_cpu(const char *reason);
 // device code is cached.
 mgl_status mgl_device_describe(const mgl_arguments *arguments, mgl_text *out, mgl_error *err);
 
-mgl_choice_name mgl_device_choice_name;
-
-#define MGL_ROW_DEVICE                                                                      \
-  {                                                                                         \
-    .name = "device", .value_name = "DEVICE", .type = MGL_OPTION_DEVICE,                    \
-    .choices = mgl_device_choice_name,                                                      \
-    .help =                                                                                 \
-        "where the model runs: cpu; cuda or cuda:N, GPU N; auto, the first GPU if it can, " \
-        "else the CPU [MEGALITH_DEVICE, or auto]"                                           \
-  }
-
 #endif

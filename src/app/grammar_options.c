@@ -1,7 +1,6 @@
 #include "app/grammar_options.h"
 
-#include <string.h>
-
+#include "app/client.h"
 #include "base/alloc.h"
 #include "base/file.h"
 #include "request/ask.h"
@@ -9,15 +8,15 @@
 
 static const struct {
   const char *option;
-  mgl_grammar_kind kind;
-} kinds[] = {{"json-schema", MGL_GRAMMAR_JSON_SCHEMA},
-             {"regex", MGL_GRAMMAR_REGEX},
-             {"grammar", MGL_GRAMMAR_EBNF}};
+  megalith_grammar_kind kind;
+} kinds[] = {{"json-schema", MEGALITH_GRAMMAR_JSON_SCHEMA},
+             {"regex", MEGALITH_GRAMMAR_REGEX},
+             {"grammar", MEGALITH_GRAMMAR_EBNF}};
 
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
-mgl_status mgl_app_grammar_choose(const mgl_arguments *arguments, mgl_grammar_cache *cache,
-                                  mgl_grammar **out, mgl_error *err) {
+mgl_status mgl_app_grammar_choose(const mgl_arguments *arguments, const megalith_model *model,
+                                  megalith_grammar **out, mgl_error *err) {
   size_t found = KINDS;
   *out = NULL;
   for (size_t i = 0; i < KINDS; i++) {
@@ -31,13 +30,16 @@ mgl_status mgl_app_grammar_choose(const mgl_arguments *arguments, mgl_grammar_ca
     return MGL_OK;
   }
   const char *value = mgl_arguments_text(arguments, kinds[found].option, "");
-  mgl_grammar_source source = {.kind = kinds[found].kind, .text = value, .bytes = strlen(value)};
+  megalith_grammar_options options = {
+      .size = sizeof options, .kind = kinds[found].kind, .text = value};
+  megalith_error error = {0};
   char *text = NULL;
-  if (source.kind != MGL_GRAMMAR_REGEX) {
-    MGL_TRY(mgl_file_read_any(value, MGL_GRAMMAR_MAX_TEXT_BYTES, &text, &source.bytes, err));
-    source.text = text;
+  if (options.kind != MEGALITH_GRAMMAR_REGEX) {
+    MGL_TRY(mgl_file_read_any(value, MEGALITH_MAX_GRAMMAR_BYTES, &text, &options.text_bytes, err));
+    options.text = text;
   }
-  mgl_status status = mgl_grammar_cache_get(cache, &source, out, err);
+  mgl_status status =
+      mgl_client_status(megalith_grammar_create(model, &options, out, &error), &error, err);
   if (status != MGL_OK) {
     mgl_error_prefix(err, "--%s", kinds[found].option);
   }
@@ -45,8 +47,8 @@ mgl_status mgl_app_grammar_choose(const mgl_arguments *arguments, mgl_grammar_ca
   return status;
 }
 
-mgl_status mgl_app_grammar_read(mgl_json_object o, mgl_grammar_cache *cache, mgl_grammar **out,
-                                mgl_error *err) {
+mgl_status mgl_app_grammar_read(mgl_json_object o, const megalith_model *model,
+                                megalith_grammar **out, mgl_error *err) {
   static const char *const keys[] = {MGL_APP_GRAMMAR_KEYS};
   mgl_ask ask = {.endpoint = MGL_ENDPOINT_COMPLETIONS};
   mgl_status status = MGL_OK;
@@ -58,16 +60,12 @@ mgl_status mgl_app_grammar_read(mgl_json_object o, mgl_grammar_cache *cache, mgl
       status = status == MGL_OK ? mgl_parameter_set(&ask, parameter, value, err) : status;
     }
   }
-  if (status == MGL_OK && ask.grammar_kind != 0) {
-    const mgl_grammar_source source = {
-        .kind = (mgl_grammar_kind)((int)ask.grammar_kind - 1),
-        .text = ask.grammar_text == NULL ? "" : ask.grammar_text,
-        .bytes = ask.grammar_text == NULL ? 0 : strlen(ask.grammar_text)};
-    mgl_grammar_release(*out);
-    status = mgl_grammar_cache_get(cache, &source, out, err);
-    if (status != MGL_OK) {
-      mgl_error_prefix(err, "\"%s\"", ask.grammar_parameter);
-    }
+  if (status == MGL_OK) {
+    status = mgl_ask_compile_grammar(&ask, model, err);
+  }
+  if (status == MGL_OK) {
+    *out = ask.grammar;
+    ask.grammar = NULL;
   }
   mgl_ask_free(&ask);
   return status;

@@ -2,7 +2,10 @@
 
 #include <megalith.h>
 
-#include "app/device.h"
+const char *mgl_device_choice_name(uint32_t index) {
+  static const char *const names[] = {"auto", "cpu", "cuda"};
+  return index < sizeof names / sizeof *names ? names[index] : NULL;
+}
 
 const char *mgl_load_format_choice(uint32_t index) {
   static const char *const names[] = {"auto", "mapped", "copied", "dummy"};

@@ -3,12 +3,22 @@
 #define MGL_APP_MODEL_OPTIONS_H
 
 #include "app/options.h"
+#include "base/limits.h"
+#include "request/compile_settings.h"
 
-mgl_choice_name mgl_mode_choice;
+mgl_choice_name mgl_device_choice_name;
 mgl_choice_name mgl_load_format_choice;
 mgl_choice_name mgl_kv_dtype_choice;
 
-// The runner of mgl_app_model_start runs them in mode mega.
+#define MGL_ROW_DEVICE                                                                      \
+  {                                                                                         \
+    .name = "device", .value_name = "DEVICE", .type = MGL_OPTION_DEVICE,                    \
+    .choices = mgl_device_choice_name,                                                      \
+    .help =                                                                                 \
+        "where the model runs: cpu; cuda or cuda:N, GPU N; auto, the first GPU if it can, " \
+        "else the CPU [MEGALITH_DEVICE, or auto]"                                           \
+  }
+
 #define MGL_ROW_TASK_GRAPH                                                                        \
   {                                                                                               \
     .name = "task-graph", .value_name = "FILE", .type = MGL_OPTION_TEXT, .repeatable = true,      \
@@ -16,7 +26,6 @@ mgl_choice_name mgl_kv_dtype_choice;
         "run this task graph, which megalith compile -o wrote for as many workers, in the place " \
         "of the compiler's for so many tokens, on the device that it is for; in mode mega"        \
   }
-// The runner of mgl_app_model_start compiles by it.
 #define MGL_ROW_PARTITION                                                                         \
   {                                                                                               \
     .name = "partition", .value_name = "OP=X,Y,Z", .type = MGL_OPTION_TEXT, .repeatable = true,   \

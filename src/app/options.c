@@ -386,6 +386,15 @@ static const mgl_argument *find_last(const mgl_arguments *arguments, const char 
   return NULL;
 }
 
+const mgl_argument *mgl_arguments_find(const mgl_arguments *arguments, const char *name) {
+  for (size_t i = arguments->count; i > 0; i--) {
+    if (strcmp(arguments->items[i - 1].option->name, name) == 0) {
+      return &arguments->items[i - 1];
+    }
+  }
+  return NULL;
+}
+
 bool mgl_arguments_has(const mgl_arguments *arguments, const char *name) {
   return find_last(arguments, name) != NULL;
 }

@@ -102,6 +102,9 @@ mgl_status mgl_arguments_parse(const mgl_command *command, int argc, char *const
                                mgl_arguments *out, mgl_error *err);
 void mgl_arguments_free(mgl_arguments *arguments);
 
+// The last one of that name; NULL also where the command has no such option.
+const mgl_argument *mgl_arguments_find(const mgl_arguments *arguments, const char *name);
+
 // Readers by name (asserted to be in the table); `otherwise` is for an absent option.
 bool mgl_arguments_has(const mgl_arguments *arguments, const char *name);
 const char *mgl_arguments_text(const mgl_arguments *arguments, const char *name,

@@ -5,26 +5,25 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "api/text_output.h"
 #include "app/chat_options.h"
+#include "app/client.h"
 #include "app/grammar_options.h"
 #include "app/output.h"
 #include "app/sampling_options.h"
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "model/chat.h"
+#include "base/limits.h"
 
 enum { DEFAULT_MAX_TOKENS = 256 };
 
 // What all prompts share.
 typedef struct collector {
   const mgl_arguments *arguments;
-  const mgl_model_folder *folder;
-  const mgl_sampling *sampling;
+  const megalith_model *model;
+  const megalith_model_info *info;  // of the model
+  const megalith_sampling *sampling;
   mgl_app_chat chat;  // of the command line
-  mgl_grammar_cache *grammars;
-  mgl_grammar *grammar;  // of the command line; NULL: none
   mgl_prompt_list *list;
 } collector;
 
@@ -32,62 +31,64 @@ typedef struct collector {
 typedef struct written_prompt {
   const char *text;  // NULL: messages
   size_t bytes;
-  mgl_chat chat;  // of messages; of a text too, where texts are messages
+  const json_t *messages;
+  const mgl_app_chat *chat;  // of messages; of a text too, where texts are messages
 } written_prompt;
-
-// Everything of a chat but its messages; borrows.
-static mgl_chat chat_view(const mgl_app_chat *chat) {
-  return (mgl_chat){
-      .tools = chat->tools, .variables = chat->variables, .continues_final = chat->continues_final};
-}
 
 // --- encoding ------------------------------------------------------------------------------------
 
-static mgl_status encode_text(const collector *c, const written_prompt *written,
-                              mgl_token_list *out, mgl_error *err) {
-  const char *text = written->text;
-  size_t bytes = written->bytes;
-  if (!mgl_arguments_has(c->arguments, "chat")) {
-    mgl_encode_options options = {.add_special = true};
-    return mgl_tokenizer_encode(c->folder->tokenizer, text, bytes, options, out, err);
-  }
-  if (memchr(text, 0, bytes) != NULL) {
+// The text as a user's message.
+static mgl_status encode_message(const collector *c, const written_prompt *written,
+                                 megalith_request_options *options, mgl_ids *out, mgl_error *err) {
+  if (memchr(written->text, 0, written->bytes) != NULL) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT,
                          "expected text, found a NUL byte, which a chat template cannot take");
   }
-  char *copy = mgl_strndup(text, bytes);
+  char *copy = mgl_strndup(written->text, written->bytes);
   if (copy == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a prompt");
   }
   const char *system = mgl_arguments_text(c->arguments, "system", NULL);
-  const mgl_chat_message messages[] = {{.role = "system", .content = system},
+  const megalith_message messages[] = {{.role = "system", .content = system},
                                        {.role = "user", .content = copy}};
   size_t first = system == NULL ? 1 : 0;
-  mgl_chat chat = written->chat;
-  chat.messages = messages + first;
-  chat.message_count = 2 - first;
-  mgl_status status = mgl_chat_encode(c->folder, &chat, out, err);
+  options->messages = messages + first;
+  options->message_count = 2 - first;
+  mgl_status status = mgl_client_encode(c->model, options, out, err);
   mgl_free(copy);
   return status;
 }
 
-static mgl_status encode(const collector *c, const written_prompt *written, mgl_token_list *out,
+static mgl_status encode(const collector *c, const written_prompt *written, mgl_ids *out,
                          mgl_error *err) {
-  if (c->folder->tokenizer == NULL) {
+  megalith_request_options options = {.size = sizeof options};
+  mgl_app_chat_texts texts;
+  const bool is_chat = written->text == NULL || mgl_arguments_has(c->arguments, "chat");
+  if (!c->info->has_tokenizer) {
     return mgl_error_set(
         err, MGL_ERR_UNSUPPORTED,
         "text needs a tokenizer.json, and the model's folder has none: use tokens");
   }
-  return written->text != NULL ? encode_text(c, written, out, err)
-                               : mgl_chat_encode(c->folder, &written->chat, out, err);
+  if (!is_chat) {
+    options.text = written->text;
+    options.text_bytes = written->bytes;
+    return mgl_client_encode(c->model, &options, out, err);
+  }
+  mgl_status status = mgl_app_chat_request(written->chat, written->messages, &texts, &options, err);
+  if (status == MGL_OK) {
+    status = written->text != NULL ? encode_message(c, written, &options, out, err)
+                                   : mgl_client_encode(c->model, &options, out, err);
+  }
+  mgl_app_chat_texts_free(&texts);
+  return status;
 }
 
 // How many tokens a prompt may get; the default is cut to the context, an explicit number is not.
 // `asked`: by the prompt itself, 0: nothing.
 static mgl_status limit_tokens(const collector *c, uint64_t asked, mgl_prompt *prompt,
                                mgl_error *err) {
-  uint64_t context = c->folder->config.context_tokens;
-  uint32_t models = c->folder->generation.max_new_tokens;
+  uint64_t context = c->info->context_tokens;
+  uint32_t models = c->info->max_new_tokens;
   bool is_explicit = asked != 0 || mgl_arguments_has(c->arguments, "max-tokens");
   uint64_t wanted = asked != 0 ? asked
                                : mgl_arguments_u64(c->arguments, "max-tokens",
@@ -118,21 +119,21 @@ static mgl_status limit_tokens(const collector *c, uint64_t asked, mgl_prompt *p
 // not.
 static void limit_least(const collector *c, bool is_explicit, mgl_prompt *prompt) {
   is_explicit = is_explicit || mgl_arguments_has(c->arguments, "min-tokens");
-  if (!is_explicit && prompt->sampling.min_tokens > prompt->max_new_tokens) {
-    prompt->sampling.min_tokens = prompt->max_new_tokens;
+  if (!is_explicit && prompt->sampling.min_new_tokens > prompt->max_new_tokens) {
+    prompt->sampling.min_new_tokens = prompt->max_new_tokens;
   }
 }
 
 // --- the list ------------------------------------------------------------------------------------
 
 static mgl_status add_stop(mgl_prompt *prompt, const char *text, mgl_error *err) {
-  if (text[0] == 0 || strlen(text) > MGL_MAX_STOP_TEXT_BYTES) {
+  if (text[0] == 0 || strlen(text) > MEGALITH_MAX_STOP_TEXT_BYTES) {
     return mgl_error_set(err, MGL_ERR_LIMIT, "stop text: expected 1 to %d bytes, found %zu",
-                         MGL_MAX_STOP_TEXT_BYTES, strlen(text));
+                         MEGALITH_MAX_STOP_TEXT_BYTES, strlen(text));
   }
-  if (prompt->stop_count == MGL_MAX_STOP_TEXTS) {
+  if (prompt->stop_count == MEGALITH_MAX_STOP_TEXTS) {
     return mgl_error_set(err, MGL_ERR_LIMIT, "expected at most %d stop texts, found more",
-                         MGL_MAX_STOP_TEXTS);
+                         MEGALITH_MAX_STOP_TEXTS);
   }
   prompt->stops[prompt->stop_count] = mgl_strdup(text);
   if (prompt->stops[prompt->stop_count] == NULL) {
@@ -144,18 +145,10 @@ static mgl_status add_stop(mgl_prompt *prompt, const char *text, mgl_error *err)
 
 // What the command line says of every prompt.
 static mgl_status fill_defaults(const collector *c, mgl_prompt *prompt, mgl_error *err) {
-  const mgl_generation *generation = &c->folder->generation;
   prompt->sampling = *c->sampling;
   prompt->sampling.seed += c->list->count - 1;
-  if (c->grammar != NULL) {
-    mgl_grammar_keep(c->grammar);
-    prompt->grammar = c->grammar;
-  }
-  if (!mgl_arguments_has(c->arguments, "ignore-eos")) {
-    memcpy(prompt->stop_ids, generation->eos_ids, sizeof prompt->stop_ids);
-    prompt->stop_id_count = generation->eos_count;
-  }
-  prompt->stops = mgl_alloc_zeroed(MGL_MAX_STOP_TEXTS, sizeof *prompt->stops);
+  prompt->ignores_eos = mgl_arguments_has(c->arguments, "ignore-eos");
+  prompt->stops = mgl_alloc_zeroed(MEGALITH_MAX_STOP_TEXTS, sizeof *prompt->stops);
   if (prompt->stops == NULL) {
     return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a prompt");
   }
@@ -197,13 +190,13 @@ mgl_status mgl_prompt_fail(mgl_prompt *prompt, mgl_status status, const mgl_erro
 static void free_prompt(mgl_prompt *prompt) {
   mgl_free(prompt->id);
   mgl_free(prompt->error);
-  mgl_token_list_free(&prompt->tokens);
+  mgl_free(prompt->tokens.ids);
   for (uint32_t i = 0; i < prompt->stop_count; i++) {
     mgl_free(prompt->stops[i]);
   }
   mgl_free(prompt->stops);
   mgl_free(prompt->biases);
-  mgl_grammar_release(prompt->grammar);
+  megalith_grammar_release(prompt->own_grammar);
 }
 
 void mgl_prompts_free(mgl_prompt_list *list) {
@@ -211,6 +204,7 @@ void mgl_prompts_free(mgl_prompt_list *list) {
     free_prompt(&list->items[i]);
   }
   mgl_free(list->items);
+  megalith_grammar_release(list->grammar);
   *list = (mgl_prompt_list){0};
 }
 
@@ -275,10 +269,10 @@ static mgl_status read_id(mgl_json_object o, mgl_prompt *prompt, mgl_error *err)
 
 static mgl_status read_parameters(mgl_json_object o, mgl_prompt *prompt, uint64_t *max_tokens,
                                   mgl_error *err) {
-  bool ignore_eos = false;
   MGL_TRY(mgl_json_opt_u64(o, "max_tokens", 1, MGL_MAX_CONTEXT, max_tokens, err));
-  MGL_TRY(mgl_json_opt_bool(o, "ignore_eos", &ignore_eos, err));
-  prompt->stop_id_count = ignore_eos ? 0 : prompt->stop_id_count;
+  bool ignores_eos = false;
+  MGL_TRY(mgl_json_opt_bool(o, "ignore_eos", &ignores_eos, err));
+  prompt->ignores_eos = prompt->ignores_eos || ignores_eos;
   return mgl_app_sampling_read(o, &prompt->sampling, &prompt->biases, err);
 }
 
@@ -299,7 +293,7 @@ static mgl_status read_stop_texts(mgl_json_object o, mgl_prompt *prompt, mgl_err
   return MGL_OK;
 }
 
-static mgl_status read_tokens(const json_t *tokens, uint32_t vocab_size, mgl_token_list *out,
+static mgl_status read_tokens(const json_t *tokens, uint32_t vocab_size, mgl_ids *out,
                               mgl_error *err) {
   if (!json_is_array(tokens)) {
     return mgl_error_set(err, MGL_ERR_FORMAT, "\"tokens\": expected an array of ids");
@@ -336,7 +330,7 @@ static mgl_status read_prompt(const collector *c, mgl_json_object o, mgl_prompt 
                          "tools, chat_template_kwargs and continue_final_message need messages");
   }
   if (tokens != NULL) {
-    return read_tokens(tokens, c->folder->config.vocab_size, &prompt->tokens, err);
+    return read_tokens(tokens, c->info->vocab_size, &prompt->tokens, err);
   }
   if (text != NULL && !json_is_string(text)) {
     return mgl_error_set(err, MGL_ERR_FORMAT, "\"prompt\": expected a string");
@@ -344,10 +338,10 @@ static mgl_status read_prompt(const collector *c, mgl_json_object o, mgl_prompt 
   mgl_app_chat own = {0};
   mgl_status status = mgl_app_chat_read(o, &c->chat, &own, err);
   if (status == MGL_OK) {
-    written_prompt written = {.text = json_string_value(text),
-                              .bytes = json_string_length(text),
-                              .chat = chat_view(&own)};
-    written.chat.json_messages = messages;
+    const written_prompt written = {.text = json_string_value(text),
+                                    .bytes = json_string_length(text),
+                                    .messages = messages,
+                                    .chat = &own};
     status = encode(c, &written, &prompt->tokens, err);
   }
   mgl_app_chat_free(&own);
@@ -356,12 +350,12 @@ static mgl_status read_prompt(const collector *c, mgl_json_object o, mgl_prompt 
 
 static mgl_status read_grammar(const collector *c, mgl_json_object o, mgl_prompt *prompt,
                                mgl_error *err) {
-  if (c->grammars == NULL &&
+  if (!c->info->has_tokenizer &&
       (mgl_json_has(o, "response_format") || mgl_json_has(o, "structured_outputs"))) {
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
                          "a grammar needs a tokenizer.json, and the model's folder has none");
   }
-  return mgl_app_grammar_read(o, c->grammars, &prompt->grammar, err);
+  return mgl_app_grammar_read(o, c->model, &prompt->own_grammar, err);
 }
 
 static mgl_status read_object(const collector *c, const json_t *root, mgl_prompt *prompt,
@@ -395,7 +389,7 @@ static mgl_status read_json_line(const collector *c, const char *text, size_t by
 
 static mgl_status read_text(const collector *c, const char *text, size_t bytes, mgl_prompt *prompt,
                             mgl_error *err) {
-  written_prompt written = {.text = text, .bytes = bytes, .chat = chat_view(&c->chat)};
+  const written_prompt written = {.text = text, .bytes = bytes, .chat = &c->chat};
   MGL_TRY(encode(c, &written, &prompt->tokens, err));
   MGL_TRY(limit_tokens(c, 0, prompt, err));
   limit_least(c, false, prompt);
@@ -453,7 +447,7 @@ static mgl_status add_lines(collector *c, const char *file, const char *text, si
 
 static mgl_status add_input(collector *c, bool has_lines, mgl_error *err) {
   mgl_text text = {0};
-  mgl_status status = mgl_input_read(MGL_TOKENIZER_MAX_TEXT_BYTES, &text, err);
+  mgl_status status = mgl_input_read(MEGALITH_MAX_PROMPT_BYTES, &text, err);
   const char *data = text.data == NULL ? "" : text.data;
   if (status == MGL_OK) {
     status = has_lines ? add_lines(c, "standard input", data, text.bytes, err)
@@ -469,7 +463,7 @@ static mgl_status add_file(collector *c, const char *path, mgl_error *err) {
   if (strcmp(path, "-") == 0) {
     return add_input(c, true, err);
   }
-  MGL_TRY(mgl_file_read_any(path, MGL_TOKENIZER_MAX_TEXT_BYTES, &text, &bytes, err));
+  MGL_TRY(mgl_file_read_any(path, MEGALITH_MAX_PROMPT_BYTES, &text, &bytes, err));
   mgl_status status = add_lines(c, path, text, bytes, err);
   mgl_free(text);
   return status;
@@ -501,22 +495,21 @@ static mgl_status add_all(collector *c, mgl_error *err) {
                                             "expected at least 1 prompt, found only blank lines");
 }
 
-mgl_status mgl_prompts_collect(const mgl_arguments *arguments, const mgl_model_folder *folder,
-                               const mgl_sampling *sampling, mgl_grammar_cache *grammars,
-                               mgl_prompt_list *out, mgl_error *err) {
+mgl_status mgl_prompts_collect(const mgl_arguments *arguments, const megalith_model *model,
+                               const megalith_sampling *sampling, mgl_prompt_list *out,
+                               mgl_error *err) {
   collector c = {.arguments = arguments,
-                 .folder = folder,
+                 .model = model,
+                 .info = megalith_model_describe(model),
                  .sampling = sampling,
-                 .grammars = grammars,
                  .list = out};
   mgl_status status = mgl_app_chat_choose(arguments, &c.chat, err);
-  if (status == MGL_OK && grammars != NULL) {
-    status = mgl_app_grammar_choose(arguments, grammars, &c.grammar, err);
+  if (status == MGL_OK && c.info->has_tokenizer) {
+    status = mgl_app_grammar_choose(arguments, model, &out->grammar, err);
   }
   if (status == MGL_OK) {
     status = add_all(&c, err);
   }
-  mgl_grammar_release(c.grammar);
   mgl_app_chat_free(&c.chat);
   return status;
 }

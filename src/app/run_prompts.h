@@ -6,15 +6,14 @@
 #ifndef MGL_APP_RUN_PROMPTS_H
 #define MGL_APP_RUN_PROMPTS_H
 
+#include <megalith.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "app/options.h"
+#include "app/token_input.h"
 #include "base/status.h"
-#include "engine/sampler.h"
-#include "grammar/cache.h"
-#include "model/model_folder.h"
 
 enum { MGL_RUN_MAX_PROMPTS = 65536 };
 
@@ -23,14 +22,13 @@ typedef struct mgl_prompt {
   size_t line;       // from 1
   char *id;          // of a JSON line: its "id" as JSON; NULL: none
   char *error;       // why it cannot run; NULL: it can
-  mgl_token_list tokens;
+  mgl_ids tokens;
   uint32_t max_new_tokens;
-  mgl_sampling sampling;
-  mgl_logit_bias *biases;  // of a JSON line, what sampling.biases is then; NULL: none
-  int32_t stop_ids[MGL_MAX_EOS_IDS];
-  uint32_t stop_id_count;
-  mgl_grammar *grammar;  // that the output must match; NULL: none
-  char **stops;          // [stop_count] stop texts
+  megalith_sampling sampling;
+  megalith_logit_bias *biases;    // of a JSON line, what sampling.biases is then; NULL: none
+  bool ignores_eos;               // the model's stop tokens do not end it
+  megalith_grammar *own_grammar;  // of a JSON line; NULL: the list's
+  char **stops;                   // [stop_count] stop texts
   uint32_t stop_count;
 } mgl_prompt;
 
@@ -38,14 +36,15 @@ typedef struct mgl_prompt_list {
   mgl_prompt *items;
   size_t count;
   size_t capacity;
+  megalith_grammar *grammar;  // of the command line, that outputs must match; NULL: none
 } mgl_prompt_list;
 
 // Reads all of them, in the order of the command line; free the list also after a failure.
 // `sampling` is that of a prompt that says nothing else; prompt i without a seed of its own gets
-// sampling->seed + i. grammars: where those that are asked for come from; NULL without a tokenizer.
-mgl_status mgl_prompts_collect(const mgl_arguments *arguments, const mgl_model_folder *folder,
-                               const mgl_sampling *sampling, mgl_grammar_cache *grammars,
-                               mgl_prompt_list *out, mgl_error *err);
+// sampling->seed + i.
+mgl_status mgl_prompts_collect(const mgl_arguments *arguments, const megalith_model *model,
+                               const megalith_sampling *sampling, mgl_prompt_list *out,
+                               mgl_error *err);
 void mgl_prompts_free(mgl_prompt_list *list);
 
 // Notes why a prompt that is a line cannot run; any other failure, and any other prompt's, stays

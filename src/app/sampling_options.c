@@ -5,7 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "app/client.h"
 #include "base/alloc.h"
+#include "base/limits.h"
+
+// As megalith.h has them.
+enum { MGL_MAX_PENALTY = 2, MGL_MAX_LOGIT_BIAS = 100 };
+static const double least_repetition = 0.01, most_repetition = 100;
 
 // An id that ends with the character `end`; true if it is one.
 static bool parse_token(const char *text, char end, int32_t *out) {
@@ -17,7 +23,7 @@ static bool parse_token(const char *text, char end, int32_t *out) {
 }
 
 // "ID=VALUE".
-static mgl_status parse_bias(const char *text, mgl_logit_bias *out, mgl_error *err) {
+static mgl_status parse_bias(const char *text, megalith_logit_bias *out, mgl_error *err) {
   bool valid = parse_token(text, '=', &out->token);
   if (valid) {
     const char *value = strchr(text, '=') + 1;
@@ -35,58 +41,68 @@ static mgl_status parse_bias(const char *text, mgl_logit_bias *out, mgl_error *e
 }
 
 static mgl_status collect(const mgl_arguments *arguments, mgl_app_sampling *out, mgl_error *err) {
+  megalith_sampling *s = &out->sampling;
   for (size_t i = 0; i < arguments->count; i++) {
     const mgl_argument *argument = &arguments->items[i];
     if (strcmp(argument->option->name, "logit-bias") == 0) {
-      if (out->sampling.bias_count == MGL_MAX_LOGIT_BIASES) {
+      if (s->bias_count == MEGALITH_MAX_LOGIT_BIASES) {
         return mgl_error_set(err, MGL_ERR_ARGUMENT, "--logit-bias: expected at most %d, found more",
-                             MGL_MAX_LOGIT_BIASES);
+                             MEGALITH_MAX_LOGIT_BIASES);
       }
-      MGL_TRY(parse_bias(argument->text, &out->biases[out->sampling.bias_count++], err));
+      MGL_TRY(parse_bias(argument->text, &out->biases[s->bias_count++], err));
     }
   }
   return MGL_OK;
 }
 
-mgl_status mgl_app_sampling_choose(const mgl_arguments *arguments, const mgl_generation *generation,
+// To the library 0 is the default; to a user it is a mistake.
+static mgl_status check(const megalith_sampling *sampling, mgl_error *err) {
+  megalith_error error = {0};
+  if (!(sampling->top_p > 0)) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT, "top-p: expected above 0 and at most 1, found %g",
+                         sampling->top_p);
+  }
+  return mgl_client_status(megalith_sampling_check(sampling, &error), &error, err);
+}
+
+mgl_status mgl_app_sampling_choose(const mgl_arguments *arguments, const megalith_model_info *model,
                                    mgl_app_sampling *out, mgl_error *err) {
-  bool samples = generation->do_sample || mgl_arguments_has(arguments, "top-k") ||
-                 mgl_arguments_has(arguments, "top-p") || mgl_arguments_has(arguments, "min-p");
-  *out = (mgl_app_sampling){
-      .sampling = {
-          .temperature =
-              mgl_arguments_real(arguments, "temperature", samples ? generation->temperature : 0),
-          .top_k = (uint32_t)mgl_arguments_u64(arguments, "top-k", generation->top_k),
-          .top_p = mgl_arguments_real(arguments, "top-p", generation->top_p),
-          .min_p = mgl_arguments_real(arguments, "min-p", generation->min_p),
-          .repetition_penalty =
-              mgl_arguments_real(arguments, "repetition-penalty", generation->repetition_penalty),
-          .presence_penalty = mgl_arguments_real(arguments, "presence-penalty", 0),
-          .frequency_penalty = mgl_arguments_real(arguments, "frequency-penalty", 0),
-          .min_tokens =
-              (uint32_t)mgl_arguments_u64(arguments, "min-tokens", generation->min_new_tokens),
-          .logprobs = mgl_arguments_has(arguments, "logprobs"),
-          .top_logprobs = (uint32_t)mgl_arguments_u64(arguments, "logprobs", 0),
-          .seed = mgl_arguments_u64(arguments, "seed", 0),
-      }};
-  out->sampling.biases = out->biases;
+  const megalith_sampling *usual = model->sampling;
+  const bool samples = usual->temperature > 0 || mgl_arguments_has(arguments, "top-k") ||
+                       mgl_arguments_has(arguments, "top-p") ||
+                       mgl_arguments_has(arguments, "min-p");
+  *out = (mgl_app_sampling){.sampling = *usual};
+  megalith_sampling *s = &out->sampling;
+  s->temperature = mgl_arguments_real(arguments, "temperature", samples ? model->temperature : 0);
+  s->top_k = (uint32_t)mgl_arguments_u64(arguments, "top-k", usual->top_k);
+  s->top_p = mgl_arguments_real(arguments, "top-p", usual->top_p);
+  s->min_p = mgl_arguments_real(arguments, "min-p", usual->min_p);
+  s->repetition_penalty =
+      mgl_arguments_real(arguments, "repetition-penalty", usual->repetition_penalty);
+  s->presence_penalty = mgl_arguments_real(arguments, "presence-penalty", 0);
+  s->frequency_penalty = mgl_arguments_real(arguments, "frequency-penalty", 0);
+  s->min_new_tokens = (uint32_t)mgl_arguments_u64(arguments, "min-tokens", usual->min_new_tokens);
+  s->logprobs = mgl_arguments_has(arguments, "logprobs");
+  s->top_logprobs = (uint32_t)mgl_arguments_u64(arguments, "logprobs", 0);
+  s->seed = mgl_arguments_u64(arguments, "seed", 0);
+  s->biases = out->biases;
   MGL_TRY(collect(arguments, out, err));
-  return mgl_sampling_check(&out->sampling, err);
+  return check(s, err);
 }
 
 // --- JSON ----------------------------------------------------------------------------------------
 
-static mgl_status read_biases(mgl_json_object o, mgl_sampling *inout, mgl_logit_bias **biases,
-                              mgl_error *err) {
+static mgl_status read_biases(mgl_json_object o, megalith_sampling *inout,
+                              megalith_logit_bias **biases, mgl_error *err) {
   mgl_json_object list;
   MGL_TRY(mgl_json_opt_object(o, "logit_bias", &list, err));
   size_t count = json_object_size(list.object);
   if (list.object == NULL) {
     return MGL_OK;
   }
-  if (count > MGL_MAX_LOGIT_BIASES) {
+  if (count > MEGALITH_MAX_LOGIT_BIASES) {
     return mgl_error_set(err, MGL_ERR_LIMIT, "\"logit_bias\": expected at most %d, found %zu",
-                         MGL_MAX_LOGIT_BIASES, count);
+                         MEGALITH_MAX_LOGIT_BIASES, count);
   }
   *biases = mgl_alloc_zeroed(count + 1, sizeof **biases);
   if (*biases == NULL) {
@@ -97,7 +113,7 @@ static mgl_status read_biases(mgl_json_object o, mgl_sampling *inout, mgl_logit_
   const char *key = NULL;
   json_t *value = NULL;
   json_object_foreach((json_t *)list.object, key, value) {
-    mgl_logit_bias *bias = &(*biases)[inout->bias_count++];
+    megalith_logit_bias *bias = &(*biases)[inout->bias_count++];
     bias->value = (float)json_number_value(value);
     if (!parse_token(key, '\0', &bias->token) || !json_is_number(value)) {
       return mgl_error_set(err, MGL_ERR_FORMAT,
@@ -116,23 +132,23 @@ static mgl_status read_u32(mgl_json_object o, const char *key, uint64_t most, ui
   return MGL_OK;
 }
 
-mgl_status mgl_app_sampling_read(mgl_json_object o, mgl_sampling *inout, mgl_logit_bias **biases,
-                                 mgl_error *err) {
+mgl_status mgl_app_sampling_read(mgl_json_object o, megalith_sampling *inout,
+                                 megalith_logit_bias **biases, mgl_error *err) {
   static const double most = MGL_MAX_PENALTY;
   MGL_TRY(mgl_json_opt_u64(o, "seed", 0, INT64_MAX, &inout->seed, err));
   MGL_TRY(read_u32(o, "top_k", MGL_MAX_VOCAB, &inout->top_k, err));
-  MGL_TRY(read_u32(o, "min_tokens", MGL_MAX_CONTEXT, &inout->min_tokens, err));
-  MGL_TRY(read_u32(o, "logprobs", MGL_MAX_TOP_LOGPROBS, &inout->top_logprobs, err));
+  MGL_TRY(read_u32(o, "min_tokens", MGL_MAX_CONTEXT, &inout->min_new_tokens, err));
+  MGL_TRY(read_u32(o, "logprobs", MEGALITH_MAX_TOP_LOGPROBS, &inout->top_logprobs, err));
   inout->logprobs = inout->logprobs || mgl_json_has(o, "logprobs");
   MGL_TRY(mgl_json_opt_double(o, "temperature", 0, 100, &inout->temperature, err));
   MGL_TRY(mgl_json_opt_double(o, "top_p", 0, 1, &inout->top_p, err));
   MGL_TRY(mgl_json_opt_double(o, "min_p", 0, 1, &inout->min_p, err));
-  MGL_TRY(mgl_json_opt_double(o, "repetition_penalty", MGL_MIN_REPETITION_PENALTY,
-                              MGL_MAX_REPETITION_PENALTY, &inout->repetition_penalty, err));
+  MGL_TRY(mgl_json_opt_double(o, "repetition_penalty", least_repetition, most_repetition,
+                              &inout->repetition_penalty, err));
   MGL_TRY(mgl_json_opt_double(o, "presence_penalty", -most, most, &inout->presence_penalty, err));
   MGL_TRY(mgl_json_opt_double(o, "frequency_penalty", -most, most, &inout->frequency_penalty, err));
   MGL_TRY(read_biases(o, inout, biases, err));
-  return mgl_sampling_check(inout, err);
+  return check(inout, err);
 }
 
 // --- the options ---------------------------------------------------------------------------------
@@ -173,8 +189,8 @@ static const mgl_option options[] = {
     {.name = "repetition-penalty",
      .value_name = "X",
      .type = MGL_OPTION_REAL,
-     .min = MGL_MIN_REPETITION_PENALTY,
-     .max = MGL_MAX_REPETITION_PENALTY,
+     .min = 0.01,
+     .max = 100,
      .help = "above 1, tokens of prompt and text come again less often [the model's default, "
              "or 1]"},
     {.name = "presence-penalty",
@@ -198,7 +214,7 @@ static const mgl_option options[] = {
      .value_name = "N",
      .type = MGL_OPTION_U64,
      .u64_min = 0,
-     .u64_max = MGL_MAX_TOP_LOGPROBS,
+     .u64_max = MEGALITH_MAX_TOP_LOGPROBS,
      .help = "a line per token instead of text: its log probability, id and text, and those "
              "of the N likeliest"},
     {.name = "seed",

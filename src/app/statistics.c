@@ -7,7 +7,7 @@
 #include "app/human.h"
 #include "base/alloc.h"
 
-mgl_status mgl_statistics_add(mgl_statistics *statistics, const mgl_iteration *iteration,
+mgl_status mgl_statistics_add(mgl_statistics *statistics, const megalith_iteration *iteration,
                               mgl_error *err) {
   if (iteration->prompt_tokens > 0) {
     statistics->prompt_tokens += iteration->prompt_tokens;
@@ -19,9 +19,9 @@ mgl_status mgl_statistics_add(mgl_statistics *statistics, const mgl_iteration *i
                    sizeof *statistics->step_ms, err));
   statistics->step_ms = items;
   statistics->step_ms[statistics->step_count++] = (double)iteration->ns / 1e6;
-  statistics->decode_tokens += iteration->decode_tokens;
+  statistics->decode_tokens += iteration->generated;
   statistics->decode_ns += iteration->ns;
-  statistics->kv_tokens += iteration->kv_tokens;
+  statistics->kv_tokens += iteration->context_tokens;
   return MGL_OK;
 }
 
@@ -64,7 +64,7 @@ static void append_share(double rate, const mgl_read_ceiling *ceiling, const cha
 }
 
 void mgl_statistics_print(const mgl_statistics *statistics, uint64_t generated_tokens,
-                          const mgl_runner *runner, const mgl_read_ceiling *ceiling,
+                          const megalith_engine_info *engine, const mgl_read_ceiling *ceiling,
                           const char *no_ceiling) {
   const mgl_statistics *s = statistics;
   mgl_text out = {0};
@@ -74,8 +74,8 @@ void mgl_statistics_print(const mgl_statistics *statistics, uint64_t generated_t
   mgl_text_format(&out, "prompt: %" PRIu64 " tokens, %s tokens/s; generated: %" PRIu64 " tokens",
                   s->prompt_tokens, number, generated_tokens);
   if (s->step_count > 0) {
-    double bytes = (double)mgl_runner_step_bytes(runner) * (double)s->step_count +
-                   (double)mgl_runner_kv_bytes_per_token(runner) * (double)s->kv_tokens;
+    double bytes = (double)engine->step_bytes * (double)s->step_count +
+                   (double)engine->kv_bytes_per_token * (double)s->kv_tokens;
     double rate = bytes * 1e9 / (double)s->decode_ns;
     char rate_text[MGL_HUMAN_BYTES];
     char ms_text[MGL_HUMAN_BYTES];

@@ -5,12 +5,12 @@
 #ifndef MGL_APP_STATISTICS_H
 #define MGL_APP_STATISTICS_H
 
+#include <megalith.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/rates.h"
 #include "base/status.h"
-#include "device/cpu/read_ceiling.h"
-#include "engine/engine.h"
 
 // Zero-initialise; free with mgl_statistics_free.
 typedef struct mgl_statistics {
@@ -24,13 +24,13 @@ typedef struct mgl_statistics {
   size_t step_capacity;
 } mgl_statistics;
 
-mgl_status mgl_statistics_add(mgl_statistics *statistics, const mgl_iteration *iteration,
+mgl_status mgl_statistics_add(mgl_statistics *statistics, const megalith_iteration *iteration,
                               mgl_error *err);
 
-// One line on standard error. ceiling: used when there were decode iterations; without measurements
-// no_ceiling says why.
+// One line on standard error. engine: what was measured ran on it. ceiling: used when there were
+// decode iterations; without measurements no_ceiling says why.
 void mgl_statistics_print(const mgl_statistics *statistics, uint64_t generated_tokens,
-                          const mgl_runner *runner, const mgl_read_ceiling *ceiling,
+                          const megalith_engine_info *engine, const mgl_read_ceiling *ceiling,
                           const char *no_ceiling);
 
 void mgl_statistics_free(mgl_statistics *statistics);

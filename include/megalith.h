@@ -500,8 +500,8 @@ MEGALITH_API megalith_status megalith_engine_get_statistics(const megalith_engin
                                                             megalith_statistics *out,
                                                             megalith_error *error);
 
-// How fast this engine can read memory, in bytes per second: plain loads of its weights by those who
-// compute, the fastest of two passes. No token can come faster than its step_bytes at that speed.
+// How fast this engine can read memory, in bytes per second: plain loads of its weights by those
+// who compute, the fastest of two passes. No token comes faster than its step_bytes at that speed.
 // One measurement; others use the machine, too, so it takes several to know. When and where
 // megalith_engine_step may be called, and only without work.
 MEGALITH_API megalith_status megalith_engine_read_ceiling(megalith_engine *engine,

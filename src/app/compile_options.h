@@ -1,5 +1,5 @@
-// Options of how a model is compiled and launched (request/compile_settings.h), of commands that run
-// one.
+// Options of how a model is compiled and launched (request/compile_settings.h), of commands that
+// run one.
 #ifndef MGL_APP_COMPILE_OPTIONS_H
 #define MGL_APP_COMPILE_OPTIONS_H
 

@@ -186,8 +186,7 @@ typedef enum mgl_plan_kind {
 } mgl_plan_kind;
 
 // The plan of an iteration. Tokens are filled in by sampling, all else before.
-//   With MGL_POISON_PLANS, which debug builds have (a GPU's code by an option), a plan lasts as long
-// as its iteration: when plan i + 2 begins to be made in its place, plan i becomes what no plan has.
+//   With MGL_POISON_PLANS, which debug builds have, a plan lasts as long as its iteration: when plan i + 2 begins to be made in its place, plan i becomes what no plan has.
 // Who reads behind an iteration's end, or more than a plan has, does not find another one's rows:
 // there are no such tokens, pages and counts; and an iteration that begins with such a plan ends the
 // launch.
@@ -209,9 +208,6 @@ typedef struct mgl_cuda_plan {
 } mgl_cuda_plan;
 
 #define MGL_PLAN_POISON 0xa5a5a5a5u  // each word of a plan that is over
-#if !defined(__CUDACC__) && !defined(NDEBUG) && !defined(MGL_POISON_PLANS)
-#define MGL_POISON_PLANS 1
-#endif
 
 typedef enum mgl_cuda_sequence_state {
   MGL_CUDA_SEQUENCE_NONE,

@@ -344,8 +344,10 @@ static void measure_cell(world *w, uint32_t batch, bool mixed) {
 
 // Prints how a mode stands to another one, and counts where it is slower.
 static void print_verdict(const cell *c, size_t one, size_t other, uint32_t *slower) {
-  static const char *const words[] = {
-      [MODE_SAME] = "same", [MODE_FASTER] = "faster", [MODE_SLOWER] = "SLOWER"};
+  static const char *const words[] = {[MODE_SAME] = "same",
+                                      [MODE_FASTER] = "faster",
+                                      [MODE_SLOWER] = "SLOWER",
+                                      [MODE_UNKNOWN] = "too few rounds"};
   const mode_rounds *a = &c->modes[one], *b = &c->modes[other];
   if (one == other || a->count == 0 || b->count == 0) {
     printf(" - |");

@@ -14,6 +14,9 @@ mode_rounds mode_rounds_of(double *values, uint32_t count) {
 }
 
 mode_verdict mode_compare(const mode_rounds *a, const mode_rounds *b, bool larger) {
+  if (a->count < MODE_LEAST_ROUNDS || b->count < MODE_LEAST_ROUNDS) {
+    return MODE_UNKNOWN;
+  }
   const bool apart = a->most < b->least || b->most < a->least;
   const double spread = fmax(a->most - a->least, b->most - b->least);
   if (!apart || fabs(a->median - b->median) <= spread) {

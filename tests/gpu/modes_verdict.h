@@ -15,7 +15,9 @@ typedef struct mode_rounds {
 // Sorts them. A way of no rounds has zeros.
 mode_rounds mode_rounds_of(double *values, uint32_t count);
 
-typedef enum mode_verdict { MODE_SAME, MODE_FASTER, MODE_SLOWER } mode_verdict;
+typedef enum mode_verdict { MODE_SAME, MODE_FASTER, MODE_SLOWER, MODE_UNKNOWN } mode_verdict;
+
+enum { MODE_LEAST_ROUNDS = 3 };  // of both; fewer say nothing of how far rounds differ
 
 // What `a` is beside `b`. larger: the larger figure is the better one.
 mode_verdict mode_compare(const mode_rounds *a, const mode_rounds *b, bool larger);

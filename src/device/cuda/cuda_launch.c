@@ -292,17 +292,6 @@ static mgl_status lead(const launch *l, mgl_error *err) {
   return mgl_ranks_post(ranks, MGL_RANK_RUN, NULL, err);
 }
 
-// The launch is over: in debug builds the device's plans are, too (twin/device_run.h).
-static mgl_status forget_plans(const mgl_cuda_program *p, mgl_error *err) {
-#ifdef MGL_POISON_PLANS
-  MGL_CUDA_TRY(&p->device->driver, memory_set, err, mgl_cuda_state_at(p, p->layout.state.plans),
-               MGL_PLAN_POISON & 0xff, 2 * sizeof(mgl_cuda_plan));
-#else
-  (void)p, (void)err;
-#endif
-  return MGL_OK;
-}
-
 // The image is complete: plan, sequences and tables are in it.
 static mgl_status run_launch(launch *l, mgl_error *err) {
   mgl_cuda_program *p = l->p;
@@ -330,9 +319,7 @@ static mgl_status run_launch(launch *l, mgl_error *err) {
   if (status == MGL_OK && p->ranks != NULL) {
     status = mgl_ranks_check(p->ranks, err);  // which says more than what it led to here
   }
-  MGL_TRY(status);
-  MGL_TRY(download_state(l, err));
-  return forget_plans(p, err);
+  return status != MGL_OK ? status : download_state(l, err);
 }
 
 // --- a single plan -------------------------------------------------------------------------------

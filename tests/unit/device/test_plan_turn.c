@@ -1,7 +1,9 @@
 // What a turn of the planner puts into a plan is what the host's own plans have: the same rows and
 // the same work list of attention, for random workloads, several groups of heads and many tokens;
 // and nothing is left in it of the plan that was there before.
+#ifndef MGL_POISON_PLANS
 #define MGL_POISON_PLANS 1  // as in debug builds
+#endif
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

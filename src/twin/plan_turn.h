@@ -535,11 +535,30 @@ MGL_PLANNER_FN bool mgl_turn_is_wide(mgl_lanes lanes, const mgl_cuda_run *run, u
   return context > run->narrow_context;
 }
 
+#ifdef MGL_POISON_PLANS
+// All lanes: what the plan had is over.
+MGL_PLANNER_FN void mgl_turn_poison(mgl_lanes lanes, mgl_cuda_plan *plan) {
+#ifdef __CUDACC__
+  for (uint32_t i = lanes.lane; i < sizeof *plan / sizeof(uint32_t); i += lanes.count) {
+    ((uint32_t *)plan)[i] = MGL_PLAN_POISON;
+  }
+#else
+  if (lanes.lane == 0) {
+    memset(plan, MGL_PLAN_POISON & 0xff, sizeof *plan);
+  }
+#endif
+  mgl_lanes_sync(lanes);
+}
+#endif
+
 // All lanes: makes plan `iteration`. Returns its tokens; 0: there is no such plan now, or ever
 // where planning.leaves, or it is one for the wide class (planning.wide_tokens).
 MGL_PLANNER_FN uint32_t mgl_plan_turn(mgl_lanes lanes, mgl_cuda_run *run, uint64_t iteration) {
   uint32_t tokens = run->planning.narrow_tokens;
   mgl_lanes_sync(lanes);  // all lanes have read it
+#ifdef MGL_POISON_PLANS
+  mgl_turn_poison(lanes, &run->plans[iteration & 1]);
+#endif
   if (tokens == 0) {
     tokens = mgl_turn_decide(lanes, run, iteration);
   } else if (lanes.lane == 0) {

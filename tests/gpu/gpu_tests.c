@@ -51,8 +51,9 @@
 //                             iterations of up to N tokens
 //   gpu_tests modes_all FOLDER... [batches=N,N...] [prompt=N] [generate=N] [rounds=N] [eager=N]
 //                             [tokens=N] [memory=1] [only=MODE,MODE...] [csv=FILE]
-//                             [large_rounds=N]  every mode: iterations that decode, and jobs in
-//                             which prompts come meanwhile
+//                             [large_prompt=N] [large_generate=N] [cell_seconds=N]  every mode:
+//                             iterations that decode, and jobs in which prompts come meanwhile;
+//                             large: of batches above 64
 //   gpu_tests modes_same [dense|codes|mixture]  500 requests get the same bits in every mode, of a
 //                             dense model, of weights of codes and of a mixture
 //   gpu_tests ops_same [dense|codes|mixture]  op after op has the same bits by fused tasks and by

@@ -9,6 +9,11 @@
 // that.
 //   Mixed: `batch` requests are under way, and where one ends the next one comes. Lengths differ
 // (prompts of half to one and a half `prompt`, a quarter to one and a quarter of `generate`).
+// Batches above WARM_BATCH have `large_prompt` and `large_generate`, since chains of kernels take
+// several iterations for each of their tokens.
+//   Each round begins with another mode. A cell has at least `rounds` of them, and goes on, up to
+// MOST_ROUNDS, until `cell_seconds` are over; mode eager has one. Verdicts (modes_verdict.h): mega
+// is slower than no other mode, and FULL_AND_PIECEWISE than neither of the two that it is made of.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,11 +23,13 @@
 #include "device/compilation.h"
 #include "engine/engine.h"
 #include "gpu/gpu_bench.h"
+#include "gpu/modes_verdict.h"
 #include "model/model_folder.h"
 
 enum {
   MOST_BATCHES = 8,
   MOST_ROUNDS = 9,
+  MOST_CELLS = 2 * MOST_BATCHES,
   MOST_STEPS = 1 << 14,
   WARM_BATCH = 64,  // all sizes of graphs
   WIDE_TOKENS = 2048,
@@ -41,18 +48,26 @@ static const struct {
              {MGL_MODE_COMPILED, true},
              {MGL_MODE_EAGER, true}};
 enum { MODES = sizeof modes / sizeof *modes, EAGER = MODES - 1 };
+enum { AT_MEGA, AT_FULL_AND_PIECEWISE = 2, AT_DECODE_ONLY, AT_PIECEWISE };  // in `modes`
 
 typedef struct all_options {
   uint32_t batches[MOST_BATCHES];
   uint32_t batch_count;
-  uint32_t prompt, generate, rounds;
-  uint32_t tokens;        // of an iteration
-  uint32_t eager;         // the largest batch of mode eager, which is slow
-  uint32_t memory;        // 1: a runner for each mode, to see what its graphs take
-  uint32_t large_rounds;  // of batches above WARM_BATCH
+  uint32_t prompt, generate, large_prompt, large_generate;
+  uint32_t rounds, cell_seconds;
+  uint32_t tokens;  // of an iteration
+  uint32_t eager;   // the largest batch of mode eager, which is slow
+  uint32_t memory;  // 1: a runner for each mode, to see what its graphs take
   const char *csv;
   const char *only;  // the modes that run, separated by commas; NULL: all
 } all_options;
+
+// What a batch gave, in all modes that ran.
+typedef struct cell {
+  uint32_t batch;
+  bool mixed;  // figures are tokens/s, else ms per token of every sequence
+  mode_rounds modes[MODES];
+} cell;
 
 typedef struct world {
   gpu_bench *bench;
@@ -61,6 +76,8 @@ typedef struct world {
   mgl_runner *fused, *eager;
   const all_options *options;
   FILE *csv;
+  cell cells[MOST_CELLS];
+  uint32_t cell_count;
 } world;
 
 // A job under way.
@@ -86,12 +103,14 @@ typedef struct figures {
 // --- a job ---------------------------------------------------------------------------------------
 
 static uint32_t prompt_of(const job *j, uint32_t i) {
-  const uint32_t prompt = j->w->options->prompt;
+  const all_options *o = j->w->options;
+  const uint32_t prompt = j->batch > WARM_BATCH ? o->large_prompt : o->prompt;
   return j->mixed ? prompt / 2 + i * 37 % (prompt + 1) : prompt;
 }
 
 static uint32_t generate_of(const job *j, uint32_t i) {
-  const uint32_t generate = j->w->options->generate;
+  const all_options *o = j->w->options;
+  const uint32_t generate = j->batch > WARM_BATCH ? o->large_generate : o->generate;
   return j->mixed ? generate / 4 + 1 + i * 29 % (generate + 1) : generate;
 }
 
@@ -219,7 +238,7 @@ static mgl_runner *make_runner(const world *w, bool eager) {
 
 // What a mode's graphs take, by a runner that has this mode only.
 static void tell_memory(world *w) {
-  printf("\n%s, graphs of a job of 64 sequences, by mode:\n\n", w->name);
+  printf("\n%s, graphs of a mixed job of 64 sequences, by mode:\n\n", w->name);
   for (size_t i = 1; i < EAGER; i++) {
     mgl_runner *runner = make_runner(w, false);
     (void)run_job(w, runner, modes[i].mode, WARM_BATCH, true);
@@ -243,52 +262,137 @@ static bool is_wanted(const all_options *o, size_t i) {
 
 // --- cells ---------------------------------------------------------------------------------------
 
-static void measure_cell(world *w, uint32_t batch, bool mixed) {
-  const all_options *o = w->options;
-  double values[MODES][MOST_ROUNDS];
-  uint64_t hash = 0;
-  uint32_t rounds = batch > WARM_BATCH ? o->large_rounds : o->rounds;
-  double share = 0;
-  for (uint32_t round = 0; round < rounds; round++) {
-    for (size_t i = 0; i < MODES; i++) {
-      if (!is_wanted(o, i) || (i == EAGER && (batch > o->eager || round > 0))) {
-        values[i][round] = 0;
-        continue;
-      }
-      mgl_runner *runner = i == EAGER ? w->eager : w->fused;
-      figures f = run_job(w, runner, modes[i].mode, batch, mixed);
-      values[i][round] = f.value;
-      share = modes[i].mode == MGL_MODE_FULL ? f.mixed_share : share;
-      bool narrow = o->tokens <= MGL_CUDA_MAX_TOKENS;
-      if (!modes[i].chain && !narrow) {
-        continue;
-      }
-      hash = hash == 0 ? f.hash : hash;
-      if (hash != f.hash) {
-        gpu_check(w->bench, false,
-                  "%s, batch %u, %s: tokens of mode %s: hash %016llx, expected %016llx", w->name,
-                  batch, mixed ? "mixed" : "decode", mgl_mode_name(modes[i].mode),
-                  (unsigned long long)f.hash, (unsigned long long)hash);
-      }
+// A job of a mode; modes that must give the same tokens are held against *hash, 0: none yet.
+static figures run_mode(world *w, size_t i, const cell *c, uint64_t *hash) {
+  const bool narrow = w->options->tokens <= MGL_CUDA_MAX_TOKENS;
+  mgl_runner *runner = i == EAGER ? w->eager : w->fused;
+  figures f = run_job(w, runner, modes[i].mode, c->batch, c->mixed);
+  if (modes[i].chain || narrow) {
+    *hash = *hash == 0 ? f.hash : *hash;
+    if (*hash != f.hash) {
+      gpu_check(w->bench, false,
+                "%s, batch %u, %s: tokens of mode %s: hash %016llx, expected %016llx", w->name,
+                c->batch, c->mixed ? "mixed" : "decode", mgl_mode_name(modes[i].mode),
+                (unsigned long long)f.hash, (unsigned long long)*hash);
     }
   }
-  printf("| %s | %u | %s |", w->name, batch, mixed ? "mixed, tokens/s" : "decode, ms");
+  return f;
+}
+
+static void print_cell(const world *w, const cell *c, double share, uint64_t hash) {
+  printf("| %u | %s |", c->batch, c->mixed ? "mixed, tokens/s" : "decode, ms");
   for (size_t i = 0; i < MODES; i++) {
-    uint32_t count = i == EAGER ? 1 : rounds;
-    double median = gpu_median(values[i], count);
-    if (median == 0) {
+    const mode_rounds *m = &c->modes[i];
+    if (m->count == 0) {
       printf(" - |");
       continue;
     }
-    printf(mixed ? " %.0f |" : " %.3f |", median);
+    if (m->count == 1) {
+      printf(c->mixed ? " %.0f |" : " %.3f |", m->median);
+    } else {
+      printf(c->mixed ? " %.0f (%.0f to %.0f) |" : " %.3f (%.3f to %.3f) |", m->median, m->least,
+             m->most);
+    }
     if (w->csv != NULL) {
-      (void)fprintf(w->csv, "%s,%u,%s,%s,%.4f,%.4f,%.4f,%u\n", w->name, batch,
-                    mixed ? "mixed" : "decode", mgl_mode_name(modes[i].mode), median, values[i][0],
-                    values[i][count - 1], count);
+      (void)fprintf(w->csv, "%s,%u,%s,%s,%.4f,%.4f,%.4f,%u\n", w->name, c->batch,
+                    c->mixed ? "mixed" : "decode", mgl_mode_name(modes[i].mode), m->median,
+                    m->least, m->most, m->count);
     }
   }
-  printf(" %.2f | %016llx |\n", share, (unsigned long long)hash);
+  printf(" %u | %.2f | %016llx |\n", c->modes[AT_FULL_AND_PIECEWISE].count, share,
+         (unsigned long long)hash);
   (void)fflush(stdout);
+}
+
+static void measure_cell(world *w, uint32_t batch, bool mixed) {
+  const all_options *o = w->options;
+  double values[MODES][MOST_ROUNDS];
+  uint32_t counts[MODES] = {0};
+  uint64_t hash = 0;
+  double share = 0;
+  cell *c = &w->cells[w->cell_count++];
+  *c = (cell){.batch = batch, .mixed = mixed};
+  if (mixed && batch <= WARM_BATCH) {  // graphs of sizes that occur here, and their faster ways
+    for (size_t i = 0; i < EAGER; i++) {
+      if (is_wanted(o, i)) {
+        (void)run_mode(w, i, c, &hash);
+      }
+    }
+  }
+  const uint64_t begin = mgl_clock_ns();
+  for (uint32_t round = 0; round < MOST_ROUNDS; round++) {
+    if (round >= o->rounds && mgl_clock_ns() - begin >= o->cell_seconds * UINT64_C(1000000000)) {
+      break;
+    }
+    for (size_t turn = 0; turn < MODES; turn++) {
+      const size_t i = (turn + round) % MODES;
+      if (!is_wanted(o, i) || (i == EAGER && (batch > o->eager || round > 0))) {
+        continue;
+      }
+      figures f = run_mode(w, i, c, &hash);
+      values[i][counts[i]++] = f.value;
+      share = modes[i].mode == MGL_MODE_FULL ? f.mixed_share : share;
+    }
+  }
+  for (size_t i = 0; i < MODES; i++) {
+    c->modes[i] = mode_rounds_of(values[i], counts[i]);
+  }
+  print_cell(w, c, share, hash);
+}
+
+// --- verdicts ------------------------------------------------------------------------------------
+
+// Prints how a mode stands to another one, and counts where it is slower.
+static void print_verdict(const cell *c, size_t one, size_t other, uint32_t *slower) {
+  static const char *const words[] = {[MODE_SAME] = "same",
+                                      [MODE_FASTER] = "faster",
+                                      [MODE_SLOWER] = "SLOWER",
+                                      [MODE_UNKNOWN] = "too few rounds"};
+  const mode_rounds *a = &c->modes[one], *b = &c->modes[other];
+  if (one == other || a->count == 0 || b->count == 0) {
+    printf(" - |");
+    return;
+  }
+  const mode_verdict verdict = mode_compare(a, b, c->mixed);
+  *slower += verdict == MODE_SLOWER ? 1 : 0;
+  printf(" %.3f, %s |", mode_factor(a, b, c->mixed), words[verdict]);
+}
+
+// The best of the other modes; mega itself where there is none.
+static size_t next_to_mega(const cell *c) {
+  size_t best = AT_MEGA;
+  for (size_t i = AT_MEGA + 1; i < MODES; i++) {
+    if (c->modes[i].count > 0 &&
+        (best == AT_MEGA || mode_factor(&c->modes[i], &c->modes[best], c->mixed) > 1)) {
+      best = i;
+    }
+  }
+  return best;
+}
+
+static void print_verdicts(world *w) {
+  uint32_t mega = 0, pieces = 0, decode_only = 0;
+  printf(
+      "\nTimes as fast by medians; *same*: ranges overlap, or medians are no further apart than "
+      "one "
+      "mode's rounds.\n\n| batch | | mega beside the best other | which | full-and-piecewise "
+      "beside "
+      "piecewise | beside full-decode-only |\n|---|---|---|---|---|---|\n");
+  for (uint32_t i = 0; i < w->cell_count; i++) {
+    const cell *c = &w->cells[i];
+    const size_t best = next_to_mega(c);
+    printf("| %u | %s |", c->batch, c->mixed ? "mixed" : "decode");
+    print_verdict(c, AT_MEGA, best, &mega);
+    printf(" %s |", mgl_mode_name(modes[best].mode));
+    print_verdict(c, AT_FULL_AND_PIECEWISE, AT_PIECEWISE, &pieces);
+    print_verdict(c, AT_FULL_AND_PIECEWISE, AT_DECODE_ONLY, &decode_only);
+    printf("\n");
+  }
+  printf("\n");
+  gpu_check(w->bench, mega + pieces + decode_only == 0,
+            "%s, %u cells: mega is slower in %u; full-and-piecewise is slower than piecewise in "
+            "%u, than full-decode-only in %u",
+            w->name, w->cell_count, mega, pieces, decode_only);
 }
 
 static void measure_model(gpu_bench *bench, const char *path, const all_options *o, FILE *csv) {
@@ -313,15 +417,15 @@ static void measure_model(gpu_bench *bench, const char *path, const all_options 
     }
   }
   printf(
-      "\nPrompts of %u tokens, %u generated; %s. Made and warm after %.1f s.\n\n| model | batch | "
-      "|",
-      o->prompt, o->generate, any_fused ? mgl_runner_note(w.fused) : "",
-      (double)(mgl_clock_ns() - begin) / 1e9);
+      "\nPrompts of %u tokens, %u generated, above %d sequences %u and %u; medians, and the least "
+      "and most of the rounds; %s. Made and warm after %.1f s.\n\n| batch | |",
+      o->prompt, o->generate, WARM_BATCH, o->large_prompt, o->large_generate,
+      any_fused ? mgl_runner_note(w.fused) : "", (double)(mgl_clock_ns() - begin) / 1e9);
   for (size_t i = 0; i < MODES; i++) {
     printf(" %s |", mgl_mode_name(modes[i].mode));
   }
-  printf(" mixed iterations of full | tokens' hash |\n|---|---|---|");
-  for (size_t i = 0; i < MODES + 2; i++) {
+  printf(" rounds | mixed iterations of full | tokens' hash |\n|---|---|");
+  for (size_t i = 0; i < MODES + 3; i++) {
     printf("---|");
   }
   printf("\n");
@@ -329,6 +433,8 @@ static void measure_model(gpu_bench *bench, const char *path, const all_options 
     measure_cell(&w, o->batches[i], false);
     measure_cell(&w, o->batches[i], true);
   }
+  print_verdicts(&w);
+  printf("\n%s took %.1f s.\n", w.name, (double)(mgl_clock_ns() - begin) / 1e9);
   mgl_runner_destroy(w.eager);
   mgl_runner_destroy(w.fused);
   mgl_model_folder_close(&w.folder);
@@ -343,11 +449,13 @@ static bool set_option(all_options *o, const char *argument) {
     uint32_t *to;
   } numbers[] = {{"prompt=", &o->prompt},
                  {"generate=", &o->generate},
+                 {"large_prompt=", &o->large_prompt},
+                 {"large_generate=", &o->large_generate},
                  {"rounds=", &o->rounds},
+                 {"cell_seconds=", &o->cell_seconds},
                  {"tokens=", &o->tokens},
                  {"eager=", &o->eager},
-                 {"memory=", &o->memory},
-                 {"large_rounds=", &o->large_rounds}};
+                 {"memory=", &o->memory}};
   for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
     if (strncmp(argument, numbers[i].key, strlen(numbers[i].key)) == 0) {
       *numbers[i].to = (uint32_t)strtoul(argument + strlen(numbers[i].key), NULL, 10);
@@ -382,15 +490,16 @@ void gpu_modes_all_run(gpu_bench *bench, int count, char **arguments) {
                    .batch_count = 4,
                    .prompt = 64,
                    .generate = 32,
+                   .large_prompt = 16,
+                   .large_generate = 8,
                    .rounds = 3,
-                   .large_rounds = 1,
+                   .cell_seconds = 4,
                    .tokens = WIDE_TOKENS,
                    .eager = 16};
   for (int i = 0; i < count; i++) {
     (void)set_option(&o, arguments[i]);
   }
   o.rounds = o.rounds < MOST_ROUNDS ? o.rounds : (uint32_t)MOST_ROUNDS;
-  o.large_rounds = o.large_rounds < MOST_ROUNDS ? o.large_rounds : (uint32_t)MOST_ROUNDS;
   FILE *csv = o.csv != NULL ? fopen(o.csv, "wb") : NULL;
   if (o.csv != NULL && csv == NULL) {
     gpu_check(bench, false, "%s cannot be written", o.csv);

@@ -90,9 +90,10 @@ static mgl_status compile_once(const mgl_cuda_compiler *compiler, const mgl_cuda
   return status;
 }
 
-// What the compiler is given, and the name of the cubin, as "SOURCE.options.txt".
+// What the compiler is given, the name of the cubin, and what came of it, as "SOURCE.options.txt":
+// written before the compiler may fail, and again behind it.
 static mgl_status dump(const mgl_cuda_device *device, const mgl_cuda_job *job,
-                       const mgl_cuda_cache_key *key, mgl_error *err) {
+                       const mgl_cuda_cache_key *key, const char *code, mgl_error *err) {
   char options[MGL_CUDA_MAX_OPTIONS][MGL_CUDA_OPTION_BYTES];
   char name[192], cubin[MGL_CUDA_CACHE_NAME_BYTES];
   const char *slash = strrchr(job->name, '/');
@@ -102,8 +103,8 @@ static mgl_status dump(const mgl_cuda_device *device, const mgl_cuda_job *job,
     return MGL_OK;
   }
   mgl_cuda_cache_name(key, cubin);
-  mgl_text_format(&text, "source %s\ncompiler %s %d.%d\ncubin %s\n", job->name, key->compiler,
-                  key->major, key->minor, cubin);
+  mgl_text_format(&text, "source %s\ncompiler %s %d.%d\ncode %s\ncubin %s\n", job->name,
+                  key->compiler, key->major, key->minor, code, cubin);
   int count = mgl_cuda_options_make(job->architecture, job->shape, options);
   for (int i = 0; i < count; i++) {
     mgl_text_format(&text, "%s\n", options[i]);
@@ -131,13 +132,19 @@ mgl_status mgl_cuda_code_get(const mgl_cuda_device *device, const char *name,
   mgl_cuda_architecture(device, architecture);
   MGL_TRY(compiler->compute_hash(&job, &key.source, err));
   mgl_status status = compiler->initialise_cache(folder, &key, err);
-  MGL_TRY(dump(device, &job, &key, err));
+  MGL_TRY(dump(device, &job, &key, "missing", err));
   if (folder != NULL && compiler->load(folder, &key, out)) {
     out->cached = true;
-    return MGL_OK;
+  } else {
+    MGL_TRY(status);
+    MGL_TRY(compile_once(compiler, &job, folder, &key, out, err));
   }
-  MGL_TRY(status);
-  return compile_once(compiler, &job, folder, &key, out, err);
+  status = dump(device, &job, &key, out->cached ? "cached" : "compiled", err);
+  if (status != MGL_OK) {
+    mgl_free(out->cubin);
+    *out = (mgl_cuda_code){0};
+  }
+  return status;
 }
 
 // --- several -------------------------------------------------------------------------------------

@@ -143,6 +143,9 @@ int mgl_cuda_options_make(const char *architecture, const mgl_cuda_shape *shape,
   (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_GROUPS_OF_64=%d", shape->groups_of_64 ? 1 : 0);
   (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_PAGE_BYTES=%u",
                  shape->page_bytes == 0 ? (unsigned)MGL_CUDA_PAGE_BYTES : shape->page_bytes);
+#ifdef MGL_POISON_DEVICE
+  (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_POISON_PLANS=1");
+#endif
   const mgl_cuda_experts *e = &shape->experts;
   if (e->count != 0) {
     (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_EXPERTS=%u", e->count);

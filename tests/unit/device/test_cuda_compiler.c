@@ -205,7 +205,7 @@ static void what_the_compiler_is_given_is_dumped(void **state) {
   assert_non_null(file);
   assert_true(fread(text, 1, sizeof text - 1, file) > 0);
   (void)fclose(file);
-  assert_memory_equal(text, "source any.cu\ncompiler fake 1.0\ncubin ", 38);
+  assert_memory_equal(text, "source any.cu\ncompiler fake 1.0\ncode compiled\ncubin ", 52);
   assert_non_null(strstr(text, "-fake1.0.cubin\n--gpu-architecture=sm_90\n"));
   assert_non_null(strstr(text, "\n-DMGL_GROUP=42\n"));
   assert_int_equal(unlink(path), 0);

@@ -1,5 +1,9 @@
 // What a turn of the planner puts into a plan is what the host's own plans have: the same rows and
-// the same work list of attention, for random workloads, several groups of heads and many tokens.
+// the same work list of attention, for random workloads, several groups of heads and many tokens;
+// and nothing is left in it of the plan that was there before.
+#ifndef MGL_POISON_PLANS
+#define MGL_POISON_PLANS 1  // as in debug builds
+#endif
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -208,6 +212,14 @@ static void expect(const world *w, mgl_cuda_plan *plan) {
   cut_heads(w->run, plan);
 }
 
+// What a plan has no rows for is what none has, though plan i - 2 had some there.
+static void check_poison(const void *first, size_t behind, size_t count, size_t bytes) {
+  const uint32_t *words = (const uint32_t *)((const uint8_t *)first + behind * bytes);
+  for (size_t i = 0; i < (count - behind) * bytes / sizeof *words; i++) {
+    assert_int_equal(words[i], MGL_PLAN_POISON);
+  }
+}
+
 static void check_plan(const world *w, const mgl_cuda_plan *plan) {
   static mgl_cuda_plan expected;
   expect(w, &expected);
@@ -225,6 +237,11 @@ static void check_plan(const world *w, const mgl_cuda_plan *plan) {
   assert_memory_equal(plan->logit_rows, expected.logit_rows, logits);
   assert_memory_equal(plan->logit_slots, expected.logit_slots, logits);
   assert_memory_equal(plan->items, expected.items, expected.item_count * sizeof *plan->items);
+  check_poison(plan->tokens, expected.token_count, MGL_CUDA_MAX_TOKENS, sizeof *plan->tokens);
+  check_poison(plan->positions, expected.token_count, MGL_CUDA_MAX_TOKENS, sizeof(uint32_t));
+  check_poison(plan->slots, expected.token_count, MGL_CUDA_MAX_TOKENS, sizeof(uint32_t));
+  check_poison(plan->logit_slots, expected.logit_row_count, MGL_CUDA_MAX_TOKENS, sizeof(uint32_t));
+  check_poison(plan->items, expected.item_count, MGL_CUDA_MAX_ITEMS, sizeof *plan->items);
   uint32_t unknown = 0;
   for (uint32_t i = 0; i < plan->token_count; i++) {
     if (plan->tokens[i] < 0) {

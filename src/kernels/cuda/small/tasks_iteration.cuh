@@ -94,6 +94,11 @@ static __device__ inline void mgl_task_embed(mgl_worker *w) {
   float *to = (float *)((uint8_t *)slot->op.out + slot->copy_at);
   float *open = (float *)((uint8_t *)slot->op.out + slot->open_at);
   bool copies = mgl_has_copies(&slot->op);
+#ifdef MGL_POISON_PLANS
+  if (mgl_read_word(&plan->token_count) == MGL_PLAN_POISON) {
+    __trap();  // an iteration whose plan is over
+  }
+#endif
   if (!mgl_task_begin(w) || mgl_task_is_mute(w)) {
     return;
   }

@@ -3,9 +3,9 @@
 // linear_add of S * F inputs; which experts' weights the pages have, the loader knows
 // (roles/loader_experts.cuh). What is theirs is the weight of a slot, which goes into the outputs
 // of gate and up, so that down adds the slots up as it adds anything: in the order of their
-// experts. And the first token's x of gate and up, which the router has read, is there before any of
-// their pages can be. It is taken before these are waited for: asked for behind them, it would wait
-// for all that all workers have asked for (docs/log/264).
+// experts. And the first token's x of gate and up, which the router has read, is there before any
+// of their pages can be. It is taken before these are waited for: asked for behind them, it would
+// wait for all that all workers have asked for (docs/log/264).
 //
 // Several tokens have bodies of their own (tasks_experts_rows.cuh); where these have no room, one
 // token is computed after the other, which costs a trip to the L2 for its x and its own reading of
@@ -158,7 +158,8 @@ static __device__ __forceinline__ bool mgl_experts_row(mgl_worker *w, mgl_linear
   return true;
 }
 
-// Takes a token's x, once it is there, as operands for codes. begins: says that the task has inputs.
+// Takes a token's x, once it is there, as operands for codes. begins: says that the task has
+// inputs.
 template <bool UP, mgl_packing P>
 static __device__ __forceinline__ void mgl_experts_coded_x(mgl_worker *w, const mgl_linear *l,
                                                            const mgl_one_norm *norm, bool begins,

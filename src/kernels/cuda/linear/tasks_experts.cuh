@@ -3,7 +3,9 @@
 // linear_add of S * F inputs; which experts' weights the pages have, the loader knows
 // (roles/loader_experts.cuh). What is theirs is the weight of a slot, which goes into the outputs
 // of gate and up, so that down adds the slots up as it adds anything: in the order of their
-// experts.
+// experts. And the first token's x of gate and up, which the router has read, is there before any
+// of their pages can be. It is taken before these are waited for: asked for behind them, it would
+// wait for all that all workers have asked for (docs/log/264).
 //
 // Several tokens have bodies of their own (tasks_experts_rows.cuh); where these have no room, one
 // token is computed after the other, which costs a trip to the L2 for its x and its own reading of
@@ -96,6 +98,12 @@ static __device__ __forceinline__ void mgl_experts_open_rest(const mgl_worker *w
 
 #include "kernels/cuda/linear/tasks_experts_rows.cuh"  // by the function above
 
+// Whether token `row`'s x is there before the task's first page.
+template <bool UP>
+static __device__ __forceinline__ bool mgl_experts_x_is_early(const mgl_linear *l, uint32_t row) {
+  return UP && l->carried && row == 0;
+}
+
 // Row blocks [begin, end) of the slot for token `row`. False: the run has stopped before.
 template <bool UP>
 static __device__ __forceinline__ bool mgl_experts_row(mgl_worker *w, mgl_linear *l,
@@ -113,14 +121,21 @@ static __device__ __forceinline__ bool mgl_experts_row(mgl_worker *w, mgl_linear
   mgl_experts_aim<UP>(w, l, row, &output);
   mgl_one_ring ring = {w->page, w->page_parity, (slot->end - slot->begin) * l->pages};
   mgl_one_page<P> pages[mgl_one_page<P>::AHEAD];
+  const bool early = mgl_experts_x_is_early<UP>(l, row);
+  if (early) {
+    mgl_one_await<UP, P>(w, l, &mine);
+    mgl_one_round<UP, P>(l, &mine, norm, &columns, &squares);
+  }
   if (!mgl_one_load_first(w, l, &ring, pages)) {
     return false;
   }
   if (!l->carried) {  // now there is a residual
     mgl_experts_aim<UP>(w, l, row, &output);
   }
-  mgl_one_await<UP, P>(w, l, &mine);
-  mgl_one_round<UP, P>(l, &mine, norm, &columns, &squares);
+  if (!early) {
+    mgl_one_await<UP, P>(w, l, &mine);
+    mgl_one_round<UP, P>(l, &mine, norm, &columns, &squares);
+  }
   mgl_one_aside<UP> aside = {true, row == 0, &squares};
   uint32_t buffer = 0;
 #pragma unroll 1
@@ -143,6 +158,24 @@ static __device__ __forceinline__ bool mgl_experts_row(mgl_worker *w, mgl_linear
   return true;
 }
 
+// Takes a token's x, once it is there, as operands for codes. begins: says that the task has
+// inputs.
+template <bool UP, mgl_packing P>
+static __device__ __forceinline__ void mgl_experts_coded_x(mgl_worker *w, const mgl_linear *l,
+                                                           const mgl_one_norm *norm, bool begins,
+                                                           mgl_one_x<UP> *mine,
+                                                           mgl_coded_columns<UP, P> *columns) {
+  mgl_one_columns<UP> x = {};
+  mgl_one_squares<UP> squares = {};
+  mgl_one_await<UP, P>(w, l, mine);
+  mgl_one_round<UP, P>(l, mine, norm, &x, &squares);
+  if (begins) {
+    mgl_task_began(w);
+  }
+  mgl_coded_take_x<UP, P>(w, l, &x, columns);
+  mgl_one_share_squares<UP, P>(w, l, &squares);
+}
+
 // The same, of codes.
 template <bool UP, mgl_packing P>
 static __device__ __forceinline__ bool mgl_experts_coded_row(mgl_worker *w, mgl_linear *l,
@@ -162,6 +195,10 @@ static __device__ __forceinline__ bool mgl_experts_coded_row(mgl_worker *w, mgl_
               ((mgl_coded_panels(l) + (mgl_coded<P>::PANELS - 1)) / mgl_coded<P>::PANELS);
   mgl_coded_aim(w, l, &ring);
   mgl_coded_page<P> page;
+  const bool early = mgl_experts_x_is_early<UP>(l, row);
+  if (early) {
+    mgl_experts_coded_x<UP, P>(w, l, norm, false, &mine, &columns);
+  }
   if (!mgl_mbarrier_wait_or_stop(w->block, &w->block->go[w->slot], w->slot_parity)) {
     return false;
   }
@@ -170,16 +207,10 @@ static __device__ __forceinline__ bool mgl_experts_coded_row(mgl_worker *w, mgl_
   if (!l->carried) {  // now there is a residual
     mgl_experts_aim<UP>(w, l, row, &output);
   }
-  mgl_one_await<UP, P>(w, l, &mine);
-  {
-    mgl_one_columns<UP> x = {};
-    mgl_one_squares<UP> squares = {};
-    mgl_one_round<UP, P>(l, &mine, norm, &x, &squares);
-    if (row == 0) {
-      mgl_task_began(w);
-    }
-    mgl_coded_take_x<UP, P>(w, l, &x, &columns);
-    mgl_one_share_squares<UP, P>(w, l, &squares);
+  if (early) {
+    mgl_task_began(w);
+  } else {
+    mgl_experts_coded_x<UP, P>(w, l, norm, row == 0, &mine, &columns);
   }
   uint32_t buffer = 0;
 #pragma unroll 1

@@ -111,8 +111,9 @@ static void attention_has_a_body_for_every_plan(void **state) {
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     mgl_cuda_op op = {.kind = MGL_OP_ATTEND,
+                      .passes = cases[i].units,
                       .flags = cases[i].apart ? (uint32_t)MGL_CUDA_UNITS_APART : 0};
-    assert_int_equal(mgl_attend_function(&op, cases[i].kind, cases[i].items, cases[i].units, 16),
+    assert_int_equal(mgl_attend_function(&op, cases[i].kind, cases[i].items, 16),
                      cases[i].function);
   }
 }

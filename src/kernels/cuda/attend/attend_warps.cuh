@@ -11,7 +11,7 @@
 // ones have an online softmax along each warp's tiles.
 //
 // Items and their pages are looked up by all threads at once, before Q is there. Queries of eight
-// items are normed and rotated at once, a warp for each. What other workers have to add to is asked
+// items are normed and rotated at once, a row by a warp; items of one sequence share them. What other workers have to add to is asked
 // for at the end, when all of the task's own partial results are left.
 #ifndef MGL_KERNELS_CUDA_ATTEND_ATTEND_WARPS_CUH
 #define MGL_KERNELS_CUDA_ATTEND_ATTEND_WARPS_CUH
@@ -20,7 +20,6 @@
 
 enum {
   MGL_LONE_TILES = MGL_CUDA_MIN_CHUNK / MGL_ATTEND_TILE,  // of an item, at most
-  MGL_LONE_ROWS = 4,                                      // of Q that a warp loads at once
   MGL_LONE_QUERIES = MGL_CUDA_CONSUMER_WARPS,             // items whose queries scratch has
   // Items that are computed at once, as many as there are warps for all rows of V.
   MGL_LONE_AT_ONCE = MGL_CUDA_CONSUMER_WARPS / MGL_ATTEND_ROWS,
@@ -45,7 +44,8 @@ typedef struct mgl_lone_item {
   uint32_t pages[MGL_LONE_TILES + 1];  // of its tiles; the last, as of those that are not there: of
                                        // its token
   uint32_t kv_head;
-  uint32_t padding[2];
+  uint32_t queries;  // their place in scratch
+  uint32_t padding;
 } mgl_lone_item;
 
 static_assert(MGL_LONE_TILES == MGL_CUDA_CONSUMER_WARPS, "a warp has a tile");
@@ -60,11 +60,12 @@ static __device__ __forceinline__ mgl_lone_item *mgl_lone_at(const mgl_worker *w
   return (mgl_lone_item *)(w->scratch + MGL_LONE_ITEMS) + number;
 }
 
-// Items of a unit: every strides-th of the plan.
-static __device__ __forceinline__ uint32_t mgl_lone_count(const mgl_first_item *first,
-                                                          uint32_t unit) {
-  uint32_t stride = unit % first->strides;
-  return (first->item_count + first->strides - 1 - stride) / first->strides;
+// The first item of a unit's stride; of that behind the last, how many there are. Strides have
+// neighbours, so that what a worker has is of as few sequences as can be, which it has queries for
+// and whose last chunks it merges.
+static __device__ __forceinline__ uint32_t mgl_lone_first(const mgl_first_item *first,
+                                                          uint32_t stride) {
+  return stride * first->item_count / first->strides;
 }
 
 // All consumers: looks up the task's items, 16 threads for each. Returns how many there are.
@@ -76,13 +77,15 @@ static __device__ __forceinline__ uint32_t mgl_lone_look_up(const mgl_worker *w)
   uint32_t total = 0;
 #pragma unroll 1
   for (uint32_t unit = slot->begin; unit < slot->end; unit++) {
-    const uint32_t count = mgl_lone_count(first, unit);
+    const uint32_t kv_head = unit / first->strides, stride = unit - kv_head * first->strides;
+    const uint32_t begin = mgl_lone_first(first, stride);
+    const uint32_t count = mgl_lone_first(first, stride + 1) - begin;
 #pragma unroll 1
     for (uint32_t base = 0; base < count; base += MGL_CUDA_CONSUMERS / 16) {
       const uint32_t i = base + w->thread / 16;
       mgl_lone_item *to = mgl_lone_at(w, total + (i < count ? i : 0));
       if (i < count && part < 12) {
-        const mgl_cuda_item *from = &slot->plan->items[unit % first->strides + i * first->strides];
+        const mgl_cuda_item *from = &slot->plan->items[begin + i];
         ((uint32_t *)&to->item)[part] = mgl_load_l2_word((const uint32_t *)from + part);
       }
       __syncwarp();
@@ -94,13 +97,32 @@ static __device__ __forceinline__ uint32_t mgl_lone_look_up(const mgl_worker *w)
         to->pages[part] = mgl_load_l2_word(table + position / MGL_ATTEND_TILE);
       }
       if (i < count && part == 15) {
-        to->kv_head = unit / first->strides;
+        to->kv_head = kv_head;
       }
     }
     total += count;
   }
   mgl_sync_consumers();
   return total;
+}
+
+// Whether an item has the queries of the one before it.
+static __device__ __forceinline__ bool mgl_lone_shares(const mgl_worker *w, uint32_t number) {
+  const mgl_lone_item *item = mgl_lone_at(w, number);
+  return number % MGL_LONE_QUERIES != 0 && item->item.row == item[-1].item.row &&
+         item->kv_head == item[-1].kv_head;
+}
+
+// Finds whose place in scratch each item's queries have.
+static __device__ __forceinline__ void mgl_lone_find_queries(const mgl_worker *w, uint32_t total) {
+  if (w->thread < total) {
+    uint32_t number = w->thread;
+    while (mgl_lone_shares(w, number)) {
+      number--;
+    }
+    mgl_lone_at(w, w->thread)->queries = number % MGL_LONE_QUERIES;
+  }
+  mgl_sync_consumers();
 }
 
 static __device__ __forceinline__ void mgl_lone_set(mgl_attend *a, uint32_t number) {
@@ -148,101 +170,68 @@ static __device__ __forceinline__ void mgl_lone_prefetch(const mgl_attend *a, ui
 
 // --- rows of this iteration ----------------------------------------------------------------------
 
-// Asks for rows of qkv from head `head` on, `step` heads apart, and for the token's angles.
-template <int count>
-static __device__ __forceinline__ void mgl_lone_ask(const mgl_attend *a, uint32_t head,
-                                                    uint32_t step, uint32_t there,
-                                                    mgl_attend_row (&rows)[count]) {
-  const mgl_cuda_op *op = &a->slot->op;
-  const float *x = (const float *)((const uint8_t *)op->x + a->slot->copy_at) +
-                   (size_t)a->item.row * op->x_stride + a->w->lane;
-  const float *angles = (const float *)((const uint8_t *)op->angles + a->slot->copy_at) +
-                        (size_t)a->item.row * MGL_HEAD_DIM + 2 * a->w->lane;
-#pragma unroll
-  for (uint32_t r = 0; r < count; r++) {
-    const float *from = x + (head + (r < there ? r : 0) * step) * MGL_HEAD_DIM;
-#pragma unroll
-    for (uint32_t i = 0; i < MGL_ATTEND_PAIRS; i++) {
-      rows[r].low[i] = rows[r].high[i] = rows[r].cosine[i] = rows[r].sine[i] = 0;
-      if (a->w->lane + 32 * i < MGL_HEAD_DIM / 2) {
-        rows[r].low[i] = mgl_load_l2_float(from + 32 * i);
-        rows[r].high[i] = mgl_load_l2_float(from + 32 * i + MGL_HEAD_DIM / 2);
-        if (r == 0) {
-          uint2 angle = mgl_load_l2_pair(angles + 64 * i);
-          rows[r].cosine[i] = __uint_as_float(angle.x);
-          rows[r].sine[i] = __uint_as_float(angle.y);
-        }
-      }
-    }
-  }
-#pragma unroll
-  for (uint32_t r = 1; r < count; r++) {
-#pragma unroll
-    for (uint32_t i = 0; i < MGL_ATTEND_PAIRS; i++) {
-      rows[r].cosine[i] = rows[0].cosine[i];
-      rows[r].sine[i] = rows[0].sine[i];
-    }
-  }
+// One of the rows of qkv that an item needs: its queries, where it does not share the ones before
+// it, and K and V of its token, where its chunk has that position.
+static __device__ __forceinline__ uint32_t mgl_lone_rows(const mgl_attend *a, uint32_t number,
+                                                         uint32_t *first) {
+  const mgl_cuda_item *item = &mgl_lone_at(a->w, number)->item;
+  *first = mgl_lone_shares(a->w, number) ? MGL_GROUP : 0;
+  return (item->fresh < item->kv_end ? MGL_GROUP + 2 : MGL_GROUP) - *first;
 }
 
-// Rows that are there. In a carrying graph it asks until they are, or the run stops.
-template <int count>
-static __device__ __forceinline__ void mgl_lone_take(const mgl_attend *a, uint32_t head,
-                                                     uint32_t step, uint32_t there,
-                                                     mgl_attend_row (&rows)[count]) {
-  bool open;
-  do {
-    mgl_lone_ask(a, head, step, there, rows);
-    open = false;
-#pragma unroll
-    for (uint32_t r = 0; r < count; r++) {
-      open = open || mgl_attend_is_open(&rows[r]);
-    }
-  } while (MGL_CARRIES && (a->slot->op.flags & MGL_CUDA_CARRIED) != 0 &&
-           __any_sync(0xffffffffu, open) && a->w->block->stop == 0);
-}
-
-// Puts a row into the warp's scratch or into the cache, elements `stride` apart.
-static __device__ __forceinline__ void mgl_lone_put(const mgl_attend *a, const mgl_attend_row *row,
-                                                    uint16_t *to, uint32_t stride) {
+// Norms and rotates a row of the item that is set, and puts it into scratch or into the cache, from
+// which the warps then read it with the rest of its page. In a carrying graph it asks for the row
+// until it is there, or the run stops.
+static __device__ __forceinline__ void mgl_lone_prepare_row(const mgl_attend *a, uint32_t number,
+                                                            uint32_t row,
+                                                            const mgl_attend_norms *norms) {
+  const bool is_q = row < MGL_GROUP, is_v = row == MGL_GROUP + 1;
+  mgl_attend_job job = {};
+  job.kind = is_q ? MGL_ATTEND_IS_Q : is_v ? MGL_ATTEND_IS_V : MGL_ATTEND_IS_K;
+  job.token = a->item.row;
+  job.head =
+      is_q ? a->kv_head * MGL_GROUP + row : a->kv_heads * (MGL_GROUP + (is_v ? 1 : 0)) + a->kv_head;
+  uint16_t *to;
+  if (is_q) {
+    to = (uint16_t *)(a->w->scratch + mgl_lone_at(a->w, number)->queries * MGL_LONE_WARP) +
+         row * MGL_HEAD_DIM;
+  } else {
+    const uint32_t in_tile = a->item.position % MGL_ATTEND_TILE;
+    to = (is_v ? a->slot->op.v_cache + in_tile : a->slot->op.k_cache + in_tile * MGL_HEAD_DIM) +
+         mgl_attend_offset(a, a->own_first);
+  }
+  const uint32_t stride = is_v ? MGL_ATTEND_TILE : 1;
+  mgl_attend_row words = {};
+  mgl_attend_load_row(a, &job, &words);
+  mgl_attend_await_row(a, &job, &words);
+  if (!is_v) {
+    mgl_attend_norm_rotate(a, is_q, norms, &words);
+  }
 #pragma unroll
   for (uint32_t i = 0; i < MGL_ATTEND_PAIRS; i++) {
     const uint32_t pair = a->w->lane + 32 * i;
     if (pair < MGL_HEAD_DIM / 2) {
-      to[pair * stride] = mgl_round_bf16(row->low[i]);
-      to[(pair + MGL_HEAD_DIM / 2) * stride] = mgl_round_bf16(row->high[i]);
+      to[pair * stride] = mgl_round_bf16(words.low[i]);
+      to[(pair + MGL_HEAD_DIM / 2) * stride] = mgl_round_bf16(words.high[i]);
     }
   }
 }
 
-// Puts the item's queries into the warp's scratch; and K and V of its token, where its chunk has
-// that position, into the cache, from which the warp then reads them with the rest of their page.
-static __device__ __forceinline__ void mgl_lone_prepare(const mgl_attend *a, uint8_t *scratch) {
-  mgl_attend_norms norms;
-  mgl_attend_load_norms(a, &norms);
+// The rows of items [base, end), dealt out to the warps.
+static __device__ __forceinline__ void mgl_lone_prepare(mgl_attend *a, uint32_t base, uint32_t end,
+                                                        const mgl_attend_norms *norms) {
+  uint32_t mine = a->w->warp;  // of the rows of the items from `number` on
 #pragma unroll 1
-  for (uint32_t first = 0; first < MGL_GROUP; first += MGL_LONE_ROWS) {
-    mgl_attend_row rows[MGL_GROUP < MGL_LONE_ROWS ? MGL_GROUP : MGL_LONE_ROWS];
-    constexpr uint32_t most = sizeof rows / sizeof *rows;
-    mgl_lone_take(a, a->kv_head * MGL_GROUP + first, 1, MGL_GROUP - first, rows);
-#pragma unroll
-    for (uint32_t r = 0; r < most; r++) {
-      if (first + r < MGL_GROUP) {
-        mgl_attend_norm_rotate(a, true, &norms, &rows[r]);
-        mgl_lone_put(a, &rows[r], (uint16_t *)scratch + (first + r) * MGL_HEAD_DIM, 1);
-      }
+  for (uint32_t number = base; number < end; number++) {
+    uint32_t first;
+    const uint32_t count = mgl_lone_rows(a, number, &first);
+#pragma unroll 1
+    for (; mine < count; mine += MGL_CUDA_CONSUMER_WARPS) {
+      mgl_lone_set(a, number);
+      mgl_lone_prepare_row(a, number, first + mine, norms);
     }
+    mine -= count;
   }
-  if (a->cached_end < a->item.kv_end) {
-    mgl_attend_row rows[2];
-    mgl_lone_take(a, a->kv_heads * MGL_GROUP + a->kv_head, a->kv_heads, 2, rows);
-    mgl_attend_norm_rotate(a, false, &norms, &rows[0]);
-    const size_t cached = mgl_attend_offset(a, a->own_first);
-    const uint32_t in_tile = a->item.position % MGL_ATTEND_TILE;
-    mgl_lone_put(a, &rows[0], a->slot->op.k_cache + cached + in_tile * MGL_HEAD_DIM, 1);
-    mgl_lone_put(a, &rows[1], a->slot->op.v_cache + cached + in_tile, MGL_ATTEND_TILE);
-  }
-  __syncwarp();
 }
 
 // --- keys ----------------------------------------------------------------------------------------
@@ -309,9 +298,9 @@ static __device__ __forceinline__ void mgl_lone_weigh(const mgl_attend *a, uint3
     const float factor = a->slot->op.scale * 1.44269504f;  // log2 e
     const uint32_t position = first + mgl_attend_position(a->w->lane / 4);
     float scores[4];
-    mgl_attend_scores(a,
-                      (const uint16_t *)(a->w->scratch + number % MGL_LONE_QUERIES * MGL_LONE_WARP),
-                      tile, scores);
+    mgl_attend_scores(
+        a, (const uint16_t *)(a->w->scratch + mgl_lone_at(a->w, number)->queries * MGL_LONE_WARP),
+        tile, scores);
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++) {
       scores[i] = position + i / 2 * 2 <= last ? scores[i] * factor : mgl_attend_unseen();
@@ -519,10 +508,13 @@ static __device__ __forceinline__ void mgl_task_attend_warps(mgl_worker *w) {
   mgl_attend a;
   mgl_lone_keys keys;
   const uint32_t total = mgl_lone_look_up(w);
+  mgl_lone_find_queries(w, total);
   (void)mgl_attend_begin(&a, w);
   a.tag = a.slot->first.tag;
   a.partials = w->run->partials;
   mgl_lone_ask_k(&a, 0, total, &keys);
+  mgl_attend_norms norms;
+  mgl_attend_load_norms(&a, &norms);
 #pragma unroll 1
   for (uint32_t number = 0; number < MGL_LONE_AHEAD * MGL_LONE_AT_ONCE; number++) {
     mgl_lone_prefetch(&a, number, total);
@@ -533,16 +525,13 @@ static __device__ __forceinline__ void mgl_task_attend_warps(mgl_worker *w) {
   uint32_t half = 0;
 #pragma unroll 1
   for (uint32_t base = 0; base < total; base += MGL_LONE_QUERIES) {
-    if (base + w->warp < total) {
-      mgl_lone_set(&a, base + w->warp);
-      mgl_lone_prepare(&a, w->scratch + w->warp * MGL_LONE_WARP);
-    }
+    const uint32_t end = total - base < MGL_LONE_QUERIES ? total : base + MGL_LONE_QUERIES;
+    mgl_lone_prepare(&a, base, end, &norms);
     if (base == 0) {
       mgl_task_began(w);
     }
     mgl_sync_consumers();  // queries are in scratch, and K and V of these items in the cache
     mgl_lone_ask_again(&a, base, total, &keys);
-    const uint32_t end = total - base < MGL_LONE_QUERIES ? total : base + MGL_LONE_QUERIES;
 #pragma unroll 1
     for (uint32_t first = base; first < end; first += MGL_LONE_AT_ONCE) {
       mgl_lone_step(&a, first, total, half, &keys);

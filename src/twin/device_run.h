@@ -56,7 +56,7 @@ enum {
   MGL_CUDA_MAX_ITEMS = MGL_CUDA_MAX_TOKENS * MGL_CUDA_MAX_CHUNKS,
   // Of a unit whose items are computed one behind the other (attend_warps.cuh): from so many on
   // that is faster; and of a task, at most.
-  MGL_LONE_LEAST_ITEMS = 3,
+  MGL_LONE_LEAST_ITEMS = 2,
   MGL_LONE_MOST_ITEMS = 64,
   MGL_CUDA_HEAD_PARTS = 4,  // that a group of query heads is cut into at most
 };

@@ -11,8 +11,9 @@
 // ones have an online softmax along each warp's tiles.
 //
 // Items and their pages are looked up by all threads at once, before Q is there. Queries of eight
-// items are normed and rotated at once, a row by a warp; items of one sequence share them. What other workers have to add to is asked
-// for at the end, when all of the task's own partial results are left.
+// items are normed and rotated at once, a row by a warp; those of one sequence share them. What
+// other workers have to add to is asked for at the end, when all of the task's own partial results
+// are left.
 #ifndef MGL_KERNELS_CUDA_ATTEND_ATTEND_WARPS_CUH
 #define MGL_KERNELS_CUDA_ATTEND_ATTEND_WARPS_CUH
 

@@ -54,8 +54,9 @@ enum {
   MGL_CUDA_MAX_CHUNKS = 16,
   MGL_CUDA_QUERY_COLUMNS = 8,  // query tokens of an item times heads of a KV group, at most
   MGL_CUDA_MAX_ITEMS = MGL_CUDA_MAX_TOKENS * MGL_CUDA_MAX_CHUNKS,
-  // Of a task whose warps have an item each (attend_warps.cuh): from so many on that is faster.
-  MGL_LONE_LEAST_ITEMS = 3,
+  // Of a unit whose items are computed one behind the other (attend_warps.cuh): from so many on
+  // that is faster; and of a task, at most.
+  MGL_LONE_LEAST_ITEMS = 2,
   MGL_LONE_MOST_ITEMS = 64,
   MGL_CUDA_HEAD_PARTS = 4,  // that a group of query heads is cut into at most
 };
@@ -109,7 +110,7 @@ typedef struct mgl_cuda_op {
   uint32_t k_padded;
   uint32_t n;          // elements of an output row
   uint32_t row_tiles;  // tiles of 8 tokens that one pass over the weights computes: 1, 2 or 4
-  uint32_t passes;     // over the weights, each for the next row_tiles
+  uint32_t passes;  // over the weights, each for the next row_tiles; attend: most units of a task
   float eps;
   float scale;             // attend: factor of the scores
   uint32_t x_stride;       // elements from a row of x to the next

@@ -109,13 +109,13 @@ MGL_SHARED_FN uint32_t mgl_task_function_of(const mgl_cuda_op *op, uint32_t capa
   }
 }
 
-// The body of a task of attend for a plan of that kind with so many items. units: of the task;
-// strides: of the graph.
+// The body of all tasks of attend for a plan of that kind with so many items, since bodies deal
+// them out in different ways. strides: of the graph.
 MGL_SHARED_FN uint32_t mgl_attend_function(const mgl_cuda_op *op, mgl_plan_kind kind,
-                                           uint32_t item_count, uint32_t units, uint32_t strides) {
+                                           uint32_t item_count, uint32_t strides) {
   const uint32_t most = (item_count + strides - 1) / strides;  // of a unit
   if (kind == MGL_PLAN_SHORT && most >= MGL_LONE_LEAST_ITEMS &&
-      most * units <= MGL_LONE_MOST_ITEMS && (op->flags & MGL_CUDA_UNITS_APART) != 0) {
+      most * op->passes <= MGL_LONE_MOST_ITEMS && (op->flags & MGL_CUDA_UNITS_APART) != 0) {
     return MGL_CALL_ATTEND_WARPS;
   }
   return kind == MGL_PLAN_ANY ? MGL_CALL_ATTEND : MGL_CALL_ATTEND_DECODE;

@@ -375,8 +375,11 @@ static mgl_status upload_bound(mgl_cuda_program *p, uint32_t idx, mgl_cuda_op *o
   mgl_cuda_addresses addresses = {p->program, &p->layout, p->memory, p->sizes.logit_rows};
   for (uint32_t i = 0; i < p->program->op_count; i++) {
     ops[i] = mgl_cuda_bind_op(&addresses, idx, graph->tokens, i);
-    if (ops[i].kind == MGL_OP_ATTEND && (ops[i].flags & MGL_CUDA_CARRIED) != 0 &&
-        mgl_cuda_units_are_apart(graph, i)) {
+    if (ops[i].kind != MGL_OP_ATTEND) {
+      continue;
+    }
+    ops[i].passes = mgl_cuda_most_units(graph, i);
+    if ((ops[i].flags & MGL_CUDA_CARRIED) != 0 && mgl_cuda_units_are_apart(graph, i)) {
       ops[i].flags |= MGL_CUDA_UNITS_APART;
     }
   }

@@ -219,6 +219,17 @@ bool mgl_cuda_units_are_apart(const mgl_task_graph *graph, uint32_t op) {
   return true;
 }
 
+uint32_t mgl_cuda_most_units(const mgl_task_graph *graph, uint32_t op) {
+  uint32_t most = 0;
+  for (uint32_t i = 0; i < graph->task_count; i++) {
+    const mgl_task *task = &graph->tasks[i];
+    if (task->op == op && task->end - task->begin > most) {
+      most = task->end - task->begin;
+    }
+  }
+  return most;
+}
+
 // How many columns of an op's result make a row block; 1: its units are none.
 static uint32_t columns_of_block(const mgl_graph *program, const mgl_op *op) {
   if (mgl_packed_matrices_of(program, op).count == 0) {

@@ -31,6 +31,9 @@ static inline void *mgl_cuda_pointer(mgl_cu_ptr address) {
 mgl_custom_launch mgl_cuda_bind_custom(const mgl_cuda_addresses *a, uint32_t graph, uint32_t tokens,
                                        uint32_t op_idx);
 
+// Units of a task of attend op `op` of a graph, at most.
+uint32_t mgl_cuda_most_units(const mgl_task_graph *graph, uint32_t op);
+
 // True if MGL_CUDA_UNITS_APART holds for attend op `op` of a graph.
 bool mgl_cuda_units_are_apart(const mgl_task_graph *graph, uint32_t op);
 

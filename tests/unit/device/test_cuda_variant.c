@@ -102,17 +102,17 @@ static void attention_has_a_body_for_every_plan(void **state) {
       {MGL_PLAN_ANY, true, 144, 1, MGL_CALL_ATTEND},
       {MGL_PLAN_DECODES, true, 144, 1, MGL_CALL_ATTEND_DECODE},
       {MGL_PLAN_SHORT, true, 16, 1, MGL_CALL_ATTEND_DECODE},
-      {MGL_PLAN_SHORT, true, 32, 1, MGL_CALL_ATTEND_DECODE},
-      {MGL_PLAN_SHORT, true, 33, 1, MGL_CALL_ATTEND_WARPS},
-      {MGL_PLAN_SHORT, false, 33, 1, MGL_CALL_ATTEND_DECODE},
+      {MGL_PLAN_SHORT, true, 17, 1, MGL_CALL_ATTEND_WARPS},
+      {MGL_PLAN_SHORT, false, 17, 1, MGL_CALL_ATTEND_DECODE},
       {MGL_PLAN_SHORT, true, 1024, 1, MGL_CALL_ATTEND_WARPS},
       {MGL_PLAN_SHORT, true, 512, 2, MGL_CALL_ATTEND_WARPS},
       {MGL_PLAN_SHORT, true, 513, 2, MGL_CALL_ATTEND_DECODE},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     mgl_cuda_op op = {.kind = MGL_OP_ATTEND,
+                      .passes = cases[i].units,
                       .flags = cases[i].apart ? (uint32_t)MGL_CUDA_UNITS_APART : 0};
-    assert_int_equal(mgl_attend_function(&op, cases[i].kind, cases[i].items, cases[i].units, 16),
+    assert_int_equal(mgl_attend_function(&op, cases[i].kind, cases[i].items, 16),
                      cases[i].function);
   }
 }

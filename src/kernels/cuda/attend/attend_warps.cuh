@@ -1,16 +1,19 @@
-// attend of many sequences that decode: a warp computes an item by itself. So the warps of a worker
-// have eight items under way, which wait for memory beside each other, and meet at no barrier; with
-// eight warps at one item each wait is everybody's (docs/log/214, 216).
+// attend of many sequences that decode: a task has several items, which its warps compute together,
+// one behind the other. In the pass over K each warp has one of an item's eight tiles; what these
+// weigh goes through scratch, and then each warp has 16 elements of the head dim of all tiles'
+// values. So nothing is merged over warps but maxima and sums of weights, an item has one barrier,
+// and while it is computed the next one's keys are on their way to registers and those behind it to
+// the L2: what is waited for is the memory, not each other (docs/log/214, 216, 256).
 //
 // The bits are those of tasks_attend.cuh, where the tiles of an item are those of eight warps: each
-// tile has a softmax of its own, and they are merged in ascending order. Here a warp computes the
-// scores of all tiles, then all weights and maxima, so that a tile's sums of values need not be
-// kept: they are multiplied by the tile's factor and added as they come. That holds for chunks of
-// eight tiles; longer ones have an online softmax along each warp's tiles.
+// tile has a softmax of its own, and they are merged in ascending order: a tile's sums of values
+// are multiplied by its factor and added as they come. That holds for chunks of eight tiles; longer
+// ones have an online softmax along each warp's tiles.
 //
-// Items and their pages are looked up by all threads at once, before Q is there. A warp takes the
-// next item when it has ended one, since items differ in length. What other workers have to add to
-// is asked for at the end, when all of the task's own partial results are left.
+// Items and their pages are looked up by all threads at once, before Q is there. Queries of eight
+// items are normed and rotated at once, a row by a warp; those of one sequence share them. What
+// other workers have to add to is asked for at the end, when all of the task's own partial results
+// are left.
 #ifndef MGL_KERNELS_CUDA_ATTEND_ATTEND_WARPS_CUH
 #define MGL_KERNELS_CUDA_ATTEND_ATTEND_WARPS_CUH
 
@@ -18,14 +21,22 @@
 
 enum {
   MGL_LONE_TILES = MGL_CUDA_MIN_CHUNK / MGL_ATTEND_TILE,  // of an item, at most
-  MGL_LONE_STEP = 4,                                      // of them, with one softmax
-  MGL_LONE_ROWS = 4,                                      // of Q that a warp loads at once
-  // Scratch, in bytes. Of each warp: Q, bf16 [columns][HD].
+  MGL_LONE_QUERIES = MGL_CUDA_CONSUMER_WARPS,             // items whose queries scratch has
+  // Items that are computed at once, as many as there are warps for all rows of V.
+  MGL_LONE_AT_ONCE = MGL_CUDA_CONSUMER_WARPS / MGL_ATTEND_ROWS,
+  MGL_LONE_AHEAD = 3,  // of items, which the L2 is asked for before
+  // Scratch, in bytes. Of each of these items: Q, bf16 [columns][HD].
   MGL_LONE_WARP = MGL_CUDA_QUERY_COLUMNS * MGL_HEAD_DIM * 2,
-  // Then the items, and the next one that no warp has taken.
-  MGL_LONE_ITEMS = MGL_CUDA_CONSUMER_WARPS * MGL_LONE_WARP,
+  // Then the task's items.
+  MGL_LONE_ITEMS = MGL_LONE_QUERIES * MGL_LONE_WARP,
   MGL_LONE_ITEM = 96,
-  MGL_LONE_NEXT = MGL_LONE_ITEMS + MGL_LONE_MOST_ITEMS * MGL_LONE_ITEM,
+  // Then, twice, of those at once: weights of each tile, as words of B, and of each column maximum
+  // and sum.
+  MGL_LONE_WEIGHTS = MGL_LONE_ITEMS + MGL_LONE_MOST_ITEMS * MGL_LONE_ITEM,
+  MGL_LONE_TILE_WEIGHTS = 32 * 8,
+  MGL_LONE_SUMS = MGL_LONE_WEIGHTS + 2 * MGL_LONE_AT_ONCE * MGL_LONE_TILES * MGL_LONE_TILE_WEIGHTS,
+  MGL_LONE_TILE_SUMS = MGL_CUDA_QUERY_COLUMNS * 8,
+  MGL_LONE_END = MGL_LONE_SUMS + 2 * MGL_LONE_AT_ONCE * MGL_LONE_TILES * MGL_LONE_TILE_SUMS,
 };
 
 // An item as scratch has it.
@@ -34,21 +45,15 @@ typedef struct mgl_lone_item {
   uint32_t pages[MGL_LONE_TILES + 1];  // of its tiles; the last, as of those that are not there: of
                                        // its token
   uint32_t kv_head;
-  uint32_t padding[2];
+  uint32_t queries;  // their place in scratch
+  uint32_t padding;
 } mgl_lone_item;
 
-static_assert(MGL_LONE_TILES == MGL_CUDA_CONSUMER_WARPS, "a tile is what a warp has elsewhere");
+static_assert(MGL_LONE_TILES == MGL_CUDA_CONSUMER_WARPS, "a warp has a tile");
+static_assert(MGL_LONE_QUERIES % MGL_LONE_AT_ONCE == 0, "steps do not cross queries' borders");
 static_assert(sizeof(mgl_lone_item) == MGL_LONE_ITEM && MGL_LONE_ITEM % 16 == 0 &&
-                  MGL_LONE_WARP % 16 == 0 && MGL_LONE_NEXT + 4 <= MGL_CUDA_SCRATCH_BYTES,
+                  MGL_LONE_WARP % 16 == 0 && MGL_LONE_END <= MGL_CUDA_SCRATCH_BYTES,
               "scratch");
-
-// What a warp keeps of its item between the passes over K and V: weights, as words of B; and of
-// tile g, in the lanes 4 g + t, what its softmax has of columns 2t and 2t + 1: maximum and sum of
-// weights, later the factor by which merging multiplies.
-typedef struct mgl_lone_state {
-  uint32_t weights[MGL_LONE_TILES][2];
-  float max[2], sum[2], factor[2];
-} mgl_lone_state;
 
 // --- items ---------------------------------------------------------------------------------------
 
@@ -56,11 +61,12 @@ static __device__ __forceinline__ mgl_lone_item *mgl_lone_at(const mgl_worker *w
   return (mgl_lone_item *)(w->scratch + MGL_LONE_ITEMS) + number;
 }
 
-// Items of a unit: every strides-th of the plan.
-static __device__ __forceinline__ uint32_t mgl_lone_count(const mgl_first_item *first,
-                                                          uint32_t unit) {
-  uint32_t stride = unit % first->strides;
-  return (first->item_count + first->strides - 1 - stride) / first->strides;
+// The first item of a unit's stride; of that behind the last, how many there are. Strides have
+// neighbours, so that what a worker has is of as few sequences as can be, which it has queries for
+// and whose last chunks it merges.
+static __device__ __forceinline__ uint32_t mgl_lone_first(const mgl_first_item *first,
+                                                          uint32_t stride) {
+  return stride * first->item_count / first->strides;
 }
 
 // All consumers: looks up the task's items, 16 threads for each. Returns how many there are.
@@ -72,13 +78,15 @@ static __device__ __forceinline__ uint32_t mgl_lone_look_up(const mgl_worker *w)
   uint32_t total = 0;
 #pragma unroll 1
   for (uint32_t unit = slot->begin; unit < slot->end; unit++) {
-    const uint32_t count = mgl_lone_count(first, unit);
+    const uint32_t kv_head = unit / first->strides, stride = unit - kv_head * first->strides;
+    const uint32_t begin = mgl_lone_first(first, stride);
+    const uint32_t count = mgl_lone_first(first, stride + 1) - begin;
 #pragma unroll 1
     for (uint32_t base = 0; base < count; base += MGL_CUDA_CONSUMERS / 16) {
       const uint32_t i = base + w->thread / 16;
       mgl_lone_item *to = mgl_lone_at(w, total + (i < count ? i : 0));
       if (i < count && part < 12) {
-        const mgl_cuda_item *from = &slot->plan->items[unit % first->strides + i * first->strides];
+        const mgl_cuda_item *from = &slot->plan->items[begin + i];
         ((uint32_t *)&to->item)[part] = mgl_load_l2_word((const uint32_t *)from + part);
       }
       __syncwarp();
@@ -90,16 +98,32 @@ static __device__ __forceinline__ uint32_t mgl_lone_look_up(const mgl_worker *w)
         to->pages[part] = mgl_load_l2_word(table + position / MGL_ATTEND_TILE);
       }
       if (i < count && part == 15) {
-        to->kv_head = unit / first->strides;
+        to->kv_head = kv_head;
       }
     }
     total += count;
   }
-  if (w->thread == 0) {
-    *(uint32_t *)(w->scratch + MGL_LONE_NEXT) = MGL_CUDA_CONSUMER_WARPS;
-  }
   mgl_sync_consumers();
   return total;
+}
+
+// Whether an item has the queries of the one before it.
+static __device__ __forceinline__ bool mgl_lone_shares(const mgl_worker *w, uint32_t number) {
+  const mgl_lone_item *item = mgl_lone_at(w, number);
+  return number % MGL_LONE_QUERIES != 0 && item->item.row == item[-1].item.row &&
+         item->kv_head == item[-1].kv_head;
+}
+
+// Finds whose place in scratch each item's queries have.
+static __device__ __forceinline__ void mgl_lone_find_queries(const mgl_worker *w, uint32_t total) {
+  if (w->thread < total) {
+    uint32_t number = w->thread;
+    while (mgl_lone_shares(w, number)) {
+      number--;
+    }
+    mgl_lone_at(w, w->thread)->queries = number % MGL_LONE_QUERIES;
+  }
+  mgl_sync_consumers();
 }
 
 static __device__ __forceinline__ void mgl_lone_set(mgl_attend *a, uint32_t number) {
@@ -111,301 +135,273 @@ static __device__ __forceinline__ void mgl_lone_set(mgl_attend *a, uint32_t numb
   a->own_first = from->pages[MGL_LONE_TILES];
 }
 
-// Brings the tiles of K or V into the L2, a lane for each.
-static __device__ __forceinline__ void mgl_lone_prefetch(const mgl_attend *a, const uint16_t *cache,
-                                                         const mgl_lone_item *item) {
+// Elements before the item's KV head in the page of a tile.
+static __device__ __forceinline__ size_t mgl_lone_offset(const mgl_attend *a,
+                                                         const mgl_lone_item *item, uint32_t tile) {
+  return ((size_t)item->pages[tile] * a->kv_heads + item->kv_head) *
+         (MGL_ATTEND_TILE * MGL_HEAD_DIM);
+}
+
+// Brings this warp's tiles of K and V of an item, where it is there, into the L2, a lane for each.
+static __device__ __forceinline__ void mgl_lone_prefetch(const mgl_attend *a, uint32_t number,
+                                                         uint32_t total) {
+  if (number >= total) {
+    return;
+  }
+  const mgl_lone_item *item = mgl_lone_at(a->w, number);
+  if (item->item.kv_begin + a->w->warp * MGL_ATTEND_TILE >= item->item.position) {
+    return;
+  }
 #if MGL_TARGET_COPIES
-  const uint32_t lane = a->w->lane;
-  if (lane < MGL_LONE_TILES && a->item.kv_begin + lane * MGL_ATTEND_TILE < a->cached_end) {
+  if (a->w->lane < 2) {
+    const uint16_t *cache = a->w->lane == 0 ? a->slot->op.k_cache : a->slot->op.v_cache;
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(
-                     cache + mgl_attend_offset(a, item->pages[lane])),
+                     cache + mgl_lone_offset(a, item, a->w->warp)),
                  "r"((uint32_t)(MGL_ATTEND_TILE * MGL_HEAD_DIM * 2))
                  : "memory");
   }
 #else
-#pragma unroll 1
-  for (uint32_t i = 0; i < MGL_LONE_TILES; i++) {
-    mgl_attend_prefetch(a, cache, item->pages[i]);
+  for (uint32_t at = mgl_attend_lane(a) * 64; at < MGL_ATTEND_TILE * MGL_HEAD_DIM; at += 32 * 64) {
+    const size_t offset = mgl_lone_offset(a, item, a->w->warp);
+    mgl_prefetch_l2(a->slot->op.k_cache + offset + at);
+    mgl_prefetch_l2(a->slot->op.v_cache + offset + at);
   }
 #endif
 }
 
 // --- rows of this iteration ----------------------------------------------------------------------
 
-// Asks for rows of qkv from head `head` on, `step` heads apart, and for the token's angles.
-template <int count>
-static __device__ __forceinline__ void mgl_lone_ask(const mgl_attend *a, uint32_t head,
-                                                    uint32_t step, uint32_t there,
-                                                    mgl_attend_row (&rows)[count]) {
-  const mgl_cuda_op *op = &a->slot->op;
-  const float *x = (const float *)((const uint8_t *)op->x + a->slot->copy_at) +
-                   (size_t)a->item.row * op->x_stride + a->w->lane;
-  const float *angles = (const float *)((const uint8_t *)op->angles + a->slot->copy_at) +
-                        (size_t)a->item.row * MGL_HEAD_DIM + 2 * a->w->lane;
-#pragma unroll
-  for (uint32_t r = 0; r < count; r++) {
-    const float *from = x + (head + (r < there ? r : 0) * step) * MGL_HEAD_DIM;
-#pragma unroll
-    for (uint32_t i = 0; i < MGL_ATTEND_PAIRS; i++) {
-      rows[r].low[i] = rows[r].high[i] = rows[r].cosine[i] = rows[r].sine[i] = 0;
-      if (a->w->lane + 32 * i < MGL_HEAD_DIM / 2) {
-        rows[r].low[i] = mgl_load_l2_float(from + 32 * i);
-        rows[r].high[i] = mgl_load_l2_float(from + 32 * i + MGL_HEAD_DIM / 2);
-        if (r == 0) {
-          uint2 angle = mgl_load_l2_pair(angles + 64 * i);
-          rows[r].cosine[i] = __uint_as_float(angle.x);
-          rows[r].sine[i] = __uint_as_float(angle.y);
-        }
-      }
-    }
-  }
-#pragma unroll
-  for (uint32_t r = 1; r < count; r++) {
-#pragma unroll
-    for (uint32_t i = 0; i < MGL_ATTEND_PAIRS; i++) {
-      rows[r].cosine[i] = rows[0].cosine[i];
-      rows[r].sine[i] = rows[0].sine[i];
-    }
-  }
+// One of the rows of qkv that an item needs: its queries, where it does not share the ones before
+// it, and K and V of its token, where its chunk has that position.
+static __device__ __forceinline__ uint32_t mgl_lone_rows(const mgl_attend *a, uint32_t number,
+                                                         uint32_t *first) {
+  const mgl_cuda_item *item = &mgl_lone_at(a->w, number)->item;
+  *first = mgl_lone_shares(a->w, number) ? MGL_GROUP : 0;
+  return (item->fresh < item->kv_end ? MGL_GROUP + 2 : MGL_GROUP) - *first;
 }
 
-// Rows that are there. In a carrying graph it asks until they are, or the run stops.
-template <int count>
-static __device__ __forceinline__ void mgl_lone_take(const mgl_attend *a, uint32_t head,
-                                                     uint32_t step, uint32_t there,
-                                                     mgl_attend_row (&rows)[count]) {
-  bool open;
-  do {
-    mgl_lone_ask(a, head, step, there, rows);
-    open = false;
-#pragma unroll
-    for (uint32_t r = 0; r < count; r++) {
-      open = open || mgl_attend_is_open(&rows[r]);
-    }
-  } while (MGL_CARRIES && (a->slot->op.flags & MGL_CUDA_CARRIED) != 0 &&
-           __any_sync(0xffffffffu, open) && a->w->block->stop == 0);
-}
-
-// Puts a row into the warp's scratch or into the cache, elements `stride` apart.
-static __device__ __forceinline__ void mgl_lone_put(const mgl_attend *a, const mgl_attend_row *row,
-                                                    uint16_t *to, uint32_t stride) {
+// Norms and rotates a row of the item that is set, and puts it into scratch or into the cache, from
+// which the warps then read it with the rest of its page. In a carrying graph it asks for the row
+// until it is there, or the run stops.
+static __device__ __forceinline__ void mgl_lone_prepare_row(const mgl_attend *a, uint32_t number,
+                                                            uint32_t row,
+                                                            const mgl_attend_norms *norms) {
+  const bool is_q = row < MGL_GROUP, is_v = row == MGL_GROUP + 1;
+  mgl_attend_job job = {};
+  job.kind = is_q ? MGL_ATTEND_IS_Q : is_v ? MGL_ATTEND_IS_V : MGL_ATTEND_IS_K;
+  job.token = a->item.row;
+  job.head =
+      is_q ? a->kv_head * MGL_GROUP + row : a->kv_heads * (MGL_GROUP + (is_v ? 1 : 0)) + a->kv_head;
+  uint16_t *to;
+  if (is_q) {
+    to = (uint16_t *)(a->w->scratch + mgl_lone_at(a->w, number)->queries * MGL_LONE_WARP) +
+         row * MGL_HEAD_DIM;
+  } else {
+    const uint32_t in_tile = a->item.position % MGL_ATTEND_TILE;
+    to = (is_v ? a->slot->op.v_cache + in_tile : a->slot->op.k_cache + in_tile * MGL_HEAD_DIM) +
+         mgl_attend_offset(a, a->own_first);
+  }
+  const uint32_t stride = is_v ? MGL_ATTEND_TILE : 1;
+  mgl_attend_row words = {};
+  mgl_attend_load_row(a, &job, &words);
+  mgl_attend_await_row(a, &job, &words);
+  if (!is_v) {
+    mgl_attend_norm_rotate(a, is_q, norms, &words);
+  }
 #pragma unroll
   for (uint32_t i = 0; i < MGL_ATTEND_PAIRS; i++) {
     const uint32_t pair = a->w->lane + 32 * i;
     if (pair < MGL_HEAD_DIM / 2) {
-      to[pair * stride] = mgl_round_bf16(row->low[i]);
-      to[(pair + MGL_HEAD_DIM / 2) * stride] = mgl_round_bf16(row->high[i]);
+      to[pair * stride] = mgl_round_bf16(words.low[i]);
+      to[(pair + MGL_HEAD_DIM / 2) * stride] = mgl_round_bf16(words.high[i]);
     }
   }
 }
 
-// Puts the item's queries into the warp's scratch; and K and V of its token, where its chunk has
-// that position, into the cache, from which the warp then reads them with the rest of their page.
-static __device__ __forceinline__ void mgl_lone_prepare(const mgl_attend *a, uint8_t *scratch) {
-  mgl_attend_norms norms;
-  mgl_attend_load_norms(a, &norms);
+// The rows of items [base, end), dealt out to the warps.
+static __device__ __forceinline__ void mgl_lone_prepare(mgl_attend *a, uint32_t base, uint32_t end,
+                                                        const mgl_attend_norms *norms) {
+  uint32_t mine = a->w->warp;  // of the rows of the items from `number` on
 #pragma unroll 1
-  for (uint32_t first = 0; first < MGL_GROUP; first += MGL_LONE_ROWS) {
-    mgl_attend_row rows[MGL_GROUP < MGL_LONE_ROWS ? MGL_GROUP : MGL_LONE_ROWS];
-    constexpr uint32_t most = sizeof rows / sizeof *rows;
-    mgl_lone_take(a, a->kv_head * MGL_GROUP + first, 1, MGL_GROUP - first, rows);
+  for (uint32_t number = base; number < end; number++) {
+    uint32_t first;
+    const uint32_t count = mgl_lone_rows(a, number, &first);
+#pragma unroll 1
+    for (; mine < count; mine += MGL_CUDA_CONSUMER_WARPS) {
+      mgl_lone_set(a, number);
+      mgl_lone_prepare_row(a, number, first + mine, norms);
+    }
+    mine -= count;
+  }
+}
+
+// --- keys ----------------------------------------------------------------------------------------
+
+// K of this warp's tile of each item at once.
+typedef struct mgl_lone_keys {
+  mgl_attend_tile of[MGL_LONE_AT_ONCE];
+} mgl_lone_keys;
+
+static __device__ __forceinline__ void mgl_lone_load_k(const mgl_attend *a, uint32_t number,
+                                                       mgl_attend_tile *tile) {
+  const uint32_t lane = mgl_attend_lane(a);
+  const uint16_t *k = a->slot->op.k_cache +
+                      mgl_lone_offset(a, mgl_lone_at(a->w, number), a->w->warp) +
+                      mgl_attend_position(lane / 4) * MGL_HEAD_DIM + lane % 4 * 8;
 #pragma unroll
-    for (uint32_t r = 0; r < most; r++) {
-      if (first + r < MGL_GROUP) {
-        mgl_attend_norm_rotate(a, true, &norms, &rows[r]);
-        mgl_lone_put(a, &rows[r], (uint16_t *)scratch + (first + r) * MGL_HEAD_DIM, 1);
+  for (uint32_t i = 0; i < MGL_ATTEND_PIECES; i++) {
+    tile->k[i][0] = mgl_load_l2(k + i * 32);
+    tile->k[i][1] = mgl_load_l2(k + i * 32 + 2 * MGL_HEAD_DIM);
+  }
+}
+
+// Asks for keys of the items from `first` on; a tile or an item that is not there is read in the
+// place of one that is, and nobody looks at it. (A condition for each load makes them wait for each
+// other: docs/log/168.)
+static __device__ __forceinline__ void mgl_lone_ask_k(const mgl_attend *a, uint32_t first,
+                                                      uint32_t total, mgl_lone_keys *keys) {
+#pragma unroll
+  for (uint32_t j = 0; j < MGL_LONE_AT_ONCE; j++) {
+    mgl_lone_load_k(a, first + j < total ? first + j : first, &keys->of[j]);
+  }
+}
+
+// Asks again for tiles with the position of the item's token, whose keys were asked for before they
+// were there.
+static __device__ __forceinline__ void mgl_lone_ask_again(const mgl_attend *a, uint32_t first,
+                                                          uint32_t total, mgl_lone_keys *keys) {
+#pragma unroll
+  for (uint32_t j = 0; j < MGL_LONE_AT_ONCE; j++) {
+    if (first + j < total) {
+      const mgl_cuda_item *item = &mgl_lone_at(a->w, first + j)->item;
+      if (item->position - item->kv_begin - a->w->warp * MGL_ATTEND_TILE < MGL_ATTEND_TILE) {
+        mgl_lone_load_k(a, first + j, &keys->of[j]);
       }
     }
   }
-  if (a->cached_end < a->item.kv_end) {
-    mgl_attend_row rows[2];
-    mgl_lone_take(a, a->kv_heads * MGL_GROUP + a->kv_head, a->kv_heads, 2, rows);
-    mgl_attend_norm_rotate(a, false, &norms, &rows[0]);
-    const size_t cached = mgl_attend_offset(a, a->own_first);
-    const uint32_t in_tile = a->item.position % MGL_ATTEND_TILE;
-    mgl_lone_put(a, &rows[0], a->slot->op.k_cache + cached + in_tile * MGL_HEAD_DIM, 1);
-    mgl_lone_put(a, &rows[1], a->slot->op.v_cache + cached + in_tile, MGL_ATTEND_TILE);
-  }
-  __syncwarp();
 }
 
-// --- tiles ---------------------------------------------------------------------------------------
-
-// Of the pass over K: scores of tiles from `first` on, and loads of those two after each. (What
-// lies behind the item is loaded from a page that is there, and nobody looks at it.)
-static __device__ __forceinline__ void mgl_lone_scores(const mgl_attend *a,
-                                                       const mgl_lone_item *item, uint32_t first,
-                                                       const uint8_t *scratch,
-                                                       mgl_attend_tile (&tiles)[2],
-                                                       float (&scores)[MGL_LONE_STEP][4]) {
-#pragma unroll
-  for (uint32_t i = 0; i < MGL_LONE_STEP; i++) {
-    scores[i][0] = scores[i][1] = scores[i][2] = scores[i][3] = 0;
-    mgl_attend_scores(a, (const uint16_t *)scratch, &tiles[i % 2], scores[i]);
-    const uint32_t next = first + i + 2;
-    if (a->item.kv_begin + next * MGL_ATTEND_TILE < a->item.kv_end) {
-      mgl_attend_load_k(a, item->pages[next], &tiles[i % 2]);
-    }
-  }
+// Where tile `tile` of one of the items at once has its part of scratch, in tiles.
+static __device__ __forceinline__ uint32_t mgl_lone_place(uint32_t half, uint32_t j,
+                                                          uint32_t tile) {
+  return (half * MGL_LONE_AT_ONCE + j) * MGL_LONE_TILES + tile;
 }
 
-// From their scores to weights: of each tile as mgl_attend_softmax makes them of a warp's first
-// one, with sums as in mgl_attend_publish. Step by step for all, so that none waits for another.
-static __device__ __forceinline__ void mgl_lone_softmax(const mgl_attend *a, uint32_t first,
-                                                        float (&scores)[MGL_LONE_STEP][4],
-                                                        mgl_lone_state *state) {
-  const float factor = a->slot->op.scale * 1.44269504f;  // log2 e
-  const uint32_t group = a->w->lane / 4;
-  float maxima[MGL_LONE_STEP][2], sums[MGL_LONE_STEP][2];
-#pragma unroll
-  for (uint32_t t = 0; t < MGL_LONE_STEP; t++) {
-    const uint32_t position =
-        a->item.kv_begin + (first + t) * MGL_ATTEND_TILE + mgl_attend_position(group);
+// This warp's tile of an item, from keys to weights: as mgl_attend_softmax makes them of a warp's
+// first tile, with sums as in mgl_attend_publish. to: number of its place in scratch.
+static __device__ __forceinline__ void mgl_lone_weigh(const mgl_attend *a, uint32_t number,
+                                                      const mgl_attend_tile *tile, uint32_t to) {
+  const mgl_cuda_item *item = &mgl_lone_at(a->w, number)->item;
+  const uint32_t first = item->kv_begin + a->w->warp * MGL_ATTEND_TILE, last = item->position;
+  uint2 weights = make_uint2(0, 0);
+  float max[2] = {mgl_attend_unseen(), mgl_attend_unseen()}, sum[2] = {0, 0};
+  if (first < item->kv_end) {
+    const float factor = a->slot->op.scale * 1.44269504f;  // log2 e
+    const uint32_t position = first + mgl_attend_position(a->w->lane / 4);
+    float scores[4];
+    mgl_attend_scores(
+        a, (const uint16_t *)(a->w->scratch + mgl_lone_at(a->w, number)->queries * MGL_LONE_WARP),
+        tile, scores);
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++) {
-      scores[t][i] =
-          position + i / 2 * 2 <= a->item.position ? scores[t][i] * factor : mgl_attend_unseen();
+      scores[i] = position + i / 2 * 2 <= last ? scores[i] * factor : mgl_attend_unseen();
     }
-    maxima[t][0] = fmaxf(scores[t][0], scores[t][2]);
-    maxima[t][1] = fmaxf(scores[t][1], scores[t][3]);
-  }
+    max[0] = fmaxf(scores[0], scores[2]);
+    max[1] = fmaxf(scores[1], scores[3]);
 #pragma unroll
-  for (int offset = 4; offset < 32; offset *= 2) {
-#pragma unroll
-    for (uint32_t i = 0; i < 2 * MGL_LONE_STEP; i++) {
-      float *max = &maxima[i / 2][i % 2];
-      *max = fmaxf(*max, __shfl_xor_sync(0xffffffffu, *max, offset));
+    for (int offset = 4; offset < 32; offset *= 2) {
+      max[0] = fmaxf(max[0], __shfl_xor_sync(0xffffffffu, max[0], offset));
+      max[1] = fmaxf(max[1], __shfl_xor_sync(0xffffffffu, max[1], offset));
     }
-  }
+    const float base[2] = {mgl_attend_base(max[0]), mgl_attend_base(max[1])};
+    const uint32_t low = mgl_pack_bf16(exp2f(scores[0] - base[0]), exp2f(scores[1] - base[1]));
+    const uint32_t high = mgl_pack_bf16(exp2f(scores[2] - base[0]), exp2f(scores[3] - base[1]));
+    sum[0] = mgl_widen_bf16(low & 0xffffu) + mgl_widen_bf16(high & 0xffffu);
+    sum[1] = mgl_widen_bf16(low >> 16) + mgl_widen_bf16(high >> 16);
+    weights = make_uint2(mgl_transpose8(low), mgl_transpose8(high));
 #pragma unroll
-  for (uint32_t t = 0; t < MGL_LONE_STEP; t++) {
-    const float base[2] = {mgl_attend_base(maxima[t][0]), mgl_attend_base(maxima[t][1])};
-    const uint32_t words[2] = {
-        mgl_pack_bf16(exp2f(scores[t][0] - base[0]), exp2f(scores[t][1] - base[1])),
-        mgl_pack_bf16(exp2f(scores[t][2] - base[0]), exp2f(scores[t][3] - base[1]))};
-    sums[t][0] = mgl_widen_bf16(words[0] & 0xffffu) + mgl_widen_bf16(words[1] & 0xffffu);
-    sums[t][1] = mgl_widen_bf16(words[0] >> 16) + mgl_widen_bf16(words[1] >> 16);
-#pragma unroll
-    for (uint32_t i = 0; i < 2; i++) {
-      const uint32_t word = mgl_transpose8(words[i]);
-#pragma unroll
-      for (uint32_t j = t; j < MGL_LONE_TILES; j += MGL_LONE_STEP) {  // no index but constants
-        state->weights[j][i] = j == first + t ? word : state->weights[j][i];
-      }
+    for (int offset = 4; offset < 32; offset *= 2) {
+      sum[0] += __shfl_xor_sync(0xffffffffu, sum[0], offset);
+      sum[1] += __shfl_xor_sync(0xffffffffu, sum[1], offset);
     }
   }
-#pragma unroll
-  for (int offset = 4; offset < 32; offset *= 2) {
-#pragma unroll
-    for (uint32_t i = 0; i < 2 * MGL_LONE_STEP; i++) {
-      sums[i / 2][i % 2] += __shfl_xor_sync(0xffffffffu, sums[i / 2][i % 2], offset);
-    }
-  }
-#pragma unroll
-  for (uint32_t i = 0; i < 2 * MGL_LONE_STEP; i++) {
-    const bool mine = group == first + i / 2;
-    state->max[i % 2] = mine ? maxima[i / 2][i % 2] : state->max[i % 2];
-    state->sum[i % 2] = mine ? sums[i / 2][i % 2] : state->sum[i % 2];
+  ((uint2 *)(a->w->scratch + MGL_LONE_WEIGHTS + to * MGL_LONE_TILE_WEIGHTS))[a->w->lane] = weights;
+  if (a->w->lane < 4) {  // columns 2t and 2t + 1
+    ((float4 *)(a->w->scratch + MGL_LONE_SUMS + to * MGL_LONE_TILE_SUMS))[a->w->lane] =
+        make_float4(max[0], sum[0], max[1], sum[1]);
   }
 }
 
-// What mgl_attend_merge makes of the tiles' maxima and sums: in max and sum, of all tiles.
-static __device__ __forceinline__ void mgl_lone_merge_sums(const mgl_attend *a,
-                                                           mgl_lone_state *state) {
+// --- values --------------------------------------------------------------------------------------
+
+// This warp's rows of V of all tiles of an item: rows g and g + 8 of 16 elements of head dim.
+typedef struct mgl_lone_values {
+  uint2 v[MGL_LONE_TILES][2];
+} mgl_lone_values;
+
+static __device__ __forceinline__ void mgl_lone_ask_v(const mgl_attend *a, uint32_t number,
+                                                      uint32_t row, mgl_lone_values *values) {
+  const uint32_t lane = mgl_attend_lane(a);
+  const mgl_lone_item *item = mgl_lone_at(a->w, number);
+  const uint16_t *v = a->slot->op.v_cache + (row * 16 + lane / 4) * MGL_ATTEND_TILE + lane % 4 * 4;
+#pragma unroll
+  for (uint32_t i = 0; i < MGL_LONE_TILES; i++) {
+    const uint16_t *from = v + mgl_lone_offset(a, item, i);
+    values->v[i][0] = mgl_load_l2_pair(from);
+    values->v[i][1] = mgl_load_l2_pair(from + 8 * MGL_ATTEND_TILE);
+  }
+}
+
+// What mgl_attend_merge makes of the tiles' maxima and sums: of tile g, in the lanes 4 g + t, what
+// its softmax has of columns 2t and 2t + 1.
+typedef struct mgl_lone_state {
+  float max[2], sum[2], factor[2];  // of all tiles; the tile's factor
+} mgl_lone_state;
+
+static __device__ __forceinline__ void mgl_lone_merge_sums(const mgl_attend *a, float4 of_tile,
+                                                           bool sums, mgl_lone_state *state) {
+  const float maxima[2] = {of_tile.x, of_tile.z}, weights[2] = {of_tile.y, of_tile.w};
 #pragma unroll
   for (uint32_t i = 0; i < 2; i++) {
-    float max = state->max[i];
+    float max = maxima[i];
 #pragma unroll
     for (int offset = 4; offset < 32; offset *= 2) {
       max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, offset));
     }
-    state->factor[i] = exp2f(state->max[i] - mgl_attend_base(max));
-    const float product = state->sum[i] * state->factor[i];
+    state->factor[i] = exp2f(maxima[i] - mgl_attend_base(max));
     state->max[i] = max;
     state->sum[i] = 0;
+    if (sums) {
+      const float product = weights[i] * state->factor[i];
 #pragma unroll
-    for (uint32_t t = 0; t < MGL_LONE_TILES; t++) {
-      state->sum[i] += __shfl_sync(0xffffffffu, product, (int)(t * 4 + a->w->lane % 4));
+      for (uint32_t t = 0; t < MGL_LONE_TILES; t++) {
+        state->sum[i] += __shfl_sync(0xffffffffu, product, (int)(t * 4 + a->w->lane % 4));
+      }
     }
   }
 }
 
-// Positions that nobody sees become 0, since 0 times what may lie there need not be.
-static __device__ __forceinline__ void mgl_lone_mask_v(const mgl_attend *a, uint32_t first,
-                                                       mgl_attend_tile *tile) {
-  const uint32_t position = first + a->w->lane % 4 * 4;
-  const uint32_t seen[2] = {mgl_attend_before(position, a->item.kv_end),
-                            mgl_attend_before(position + 2, a->item.kv_end)};
-#pragma unroll
-  for (uint32_t i = 0; i < MGL_ATTEND_ROWS; i++) {
-#pragma unroll
-    for (uint32_t h = 0; h < 2; h++) {
-      tile->v[i][h].x &= seen[0];
-      tile->v[i][h].y &= seen[1];
-    }
-  }
-}
-
-// A tile of the pass over V: its sums of values are added to those of the tiles before it.
-static __device__ __forceinline__ void mgl_lone_add(const mgl_attend *a, const mgl_lone_item *item,
-                                                    uint32_t number, mgl_attend_tile *tile,
-                                                    const mgl_lone_state *state,
-                                                    float (&values)[MGL_ATTEND_ROWS][4]) {
-  const uint32_t first = a->item.kv_begin + number * MGL_ATTEND_TILE;
-  if (first >= a->item.kv_end) {
-    return;
-  }
-  uint32_t weights[2] = {0, 0};
-  float factor[2];
-#pragma unroll
-  for (uint32_t i = 0; i < 2; i++) {
-#pragma unroll
-    for (uint32_t t = 0; t < MGL_LONE_TILES; t++) {
-      weights[i] = t == number ? state->weights[t][i] : weights[i];
-    }
-    factor[i] = __shfl_sync(0xffffffffu, state->factor[i], (int)(number * 4 + a->w->lane % 4));
-  }
-  if (first + MGL_ATTEND_TILE > a->item.kv_end) {
-    mgl_lone_mask_v(a, first, tile);
-  }
-#pragma unroll
-  for (uint32_t i = 0; i < MGL_ATTEND_ROWS; i++) {
-    const uint2 *v = tile->v[i];
-    const uint32_t rows[4] = {v[0].x, v[1].x, v[0].y, v[1].y};
-    float sums[4] = {0, 0, 0, 0};
-    mgl_mma(sums, rows, weights[0], weights[1]);
-#pragma unroll
-    for (uint32_t j = 0; j < 4; j++) {
-      values[i][j] += sums[j] * factor[j % 2];
-    }
-  }
-  if (first + 2 * MGL_ATTEND_TILE < a->item.kv_end) {
-    mgl_attend_load_v(a, item->pages[number + 2], tile);
-  }
-}
-
-// --- results -------------------------------------------------------------------------------------
-
-// From the lanes, which have rows g and g + 8 of each 16 and columns 2t and 2t + 1, to the partial
-// result of the chunk.
+// Leaves the partial result of the chunk. Lanes have rows g and g + 8 of each 16 and columns 2t and
+// 2t + 1.
 static __device__ __forceinline__ void mgl_lone_leave(const mgl_attend *a,
+                                                      const mgl_lone_item *item, uint32_t row,
                                                       const mgl_lone_state *state,
-                                                      const float (&values)[MGL_ATTEND_ROWS][4]) {
+                                                      const float (&values)[4]) {
   const uint32_t group = a->w->lane / 4;
+  const size_t chunk = (size_t)(item->item.partial + item->item.chunk) * a->kv_heads;
 #pragma unroll
   for (uint32_t j = 0; j < 2; j++) {
     const uint32_t column = a->w->lane % 4 * 2 + j;
     if (column < MGL_GROUP) {
-      uint64_t *partial = mgl_attend_partial(a, a->item.chunk, column) + group;
+      uint64_t *partial =
+          a->partials +
+          ((chunk + item->kv_head) * MGL_CUDA_QUERY_COLUMNS + column) * MGL_ATTEND_PARTIAL;
 #pragma unroll
-      for (uint32_t i = 0; i < MGL_ATTEND_ROWS; i++) {
-#pragma unroll
-        for (uint32_t h = 0; h < 2; h++) {
-          mgl_store_l2_long(partial + i * 16 + h * 8,
-                            (uint64_t)a->tag << 32 | __float_as_uint(values[i][2 * h + j]));
-        }
+      for (uint32_t h = 0; h < 2; h++) {
+        mgl_store_l2_long(partial + row * 16 + h * 8 + group,
+                          (uint64_t)a->tag << 32 | __float_as_uint(values[2 * h + j]));
       }
-      if (group == 0) {
+      if (row == 0 && group == 0) {
         mgl_store_l2_whole(
             partial + MGL_HEAD_DIM,
             make_uint4(__float_as_uint(state->max[j]), __float_as_uint(state->sum[j]), a->tag, 0));
@@ -414,51 +410,55 @@ static __device__ __forceinline__ void mgl_lone_leave(const mgl_attend *a,
   }
 }
 
-// --- the task ------------------------------------------------------------------------------------
-
-// Brings an item's K into the L2.
-static __device__ __forceinline__ void mgl_lone_start(mgl_attend *a, uint32_t number) {
-  mgl_lone_set(a, number);
-  mgl_lone_prefetch(a, a->slot->op.k_cache, mgl_lone_at(a->w, number));
+// Positions of a tile that nobody sees become 0, since 0 times what may lie there need not be.
+static __device__ __forceinline__ void mgl_lone_mask_v(uint32_t position, uint32_t end,
+                                                       uint2 (&v)[2]) {
+  const uint32_t seen[2] = {mgl_attend_before(position, end), mgl_attend_before(position + 2, end)};
+#pragma unroll
+  for (uint32_t h = 0; h < 2; h++) {
+    v[h].x &= seen[0];
+    v[h].y &= seen[1];
+  }
 }
 
-static __device__ __forceinline__ void mgl_lone_finish(const mgl_attend *a, uint32_t number,
-                                                       const uint8_t *scratch) {
+// This warp's rows of an item: sums of values of each tile, times its factor, added up. (A tile
+// that is not there weighs 0 and has a factor of 0; what is added up never is -0.)
+static __device__ __forceinline__ void mgl_lone_add_up(const mgl_attend *a, uint32_t number,
+                                                       uint32_t row, uint32_t from,
+                                                       mgl_lone_values *of) {
   const mgl_lone_item *item = mgl_lone_at(a->w, number);
-  mgl_lone_state state = {};
-  mgl_attend_tile tiles[2];
-  state.max[0] = state.max[1] = mgl_attend_unseen();
-  mgl_attend_load_k(a, item->pages[0], &tiles[0]);
-  mgl_attend_load_k(a, item->pages[1], &tiles[1]);
-  mgl_lone_prefetch(a, a->slot->op.v_cache, item);
-#pragma unroll 1
-  for (uint32_t i = 0;
-       i < MGL_LONE_TILES && a->item.kv_begin + i * MGL_ATTEND_TILE < a->item.kv_end;
-       i += MGL_LONE_STEP) {
-    float scores[MGL_LONE_STEP][4];
-    mgl_lone_scores(a, item, i, scratch, tiles, scores);
-    mgl_lone_softmax(a, i, scores, &state);
+  const uint32_t lane = a->w->lane;
+  const uint32_t begin = item->item.kv_begin, end = item->item.kv_end;
+  const uint8_t *weights_at =
+      a->w->scratch + MGL_LONE_WEIGHTS + from * MGL_LONE_TILE_WEIGHTS + lane * 8;
+  const uint8_t *sums_at = a->w->scratch + MGL_LONE_SUMS + from * MGL_LONE_TILE_SUMS;
+  mgl_lone_state state;
+  if (end - begin < MGL_CUDA_MIN_CHUNK) {
+#pragma unroll
+    for (uint32_t i = 0; i < MGL_LONE_TILES; i++) {
+      mgl_lone_mask_v(begin + i * MGL_ATTEND_TILE + lane % 4 * 4, end, of->v[i]);
+    }
   }
-  mgl_attend_load_v(a, item->pages[0], &tiles[0]);
-  mgl_attend_load_v(a, item->pages[1], &tiles[1]);
-  mgl_lone_merge_sums(a, &state);
-  float values[MGL_ATTEND_ROWS][4] = {};
-#pragma unroll 1
-  for (uint32_t i = 0; i < MGL_LONE_TILES; i += 2) {
-    mgl_lone_add(a, item, i, &tiles[0], &state, values);
-    mgl_lone_add(a, item, i + 1, &tiles[1], &state, values);
+  mgl_lone_merge_sums(a, ((const float4 *)sums_at)[lane], row == 0, &state);
+  float values[4] = {0, 0, 0, 0};
+#pragma unroll
+  for (uint32_t i = 0; i < MGL_LONE_TILES; i++) {
+    const uint2 weights = *(const uint2 *)(weights_at + i * MGL_LONE_TILE_WEIGHTS);
+    const uint2 *v = of->v[i];
+    const uint32_t rows[4] = {v[0].x, v[1].x, v[0].y, v[1].y};
+    float sums[4] = {0, 0, 0, 0}, factor[2];
+    mgl_mma(sums, rows, weights.x, weights.y);
+    factor[0] = __shfl_sync(0xffffffffu, state.factor[0], (int)(i * 4 + lane % 4));
+    factor[1] = __shfl_sync(0xffffffffu, state.factor[1], (int)(i * 4 + lane % 4));
+#pragma unroll
+    for (uint32_t j = 0; j < 4; j++) {
+      values[j] += sums[j] * factor[j % 2];
+    }
   }
-  mgl_lone_leave(a, &state, values);
+  mgl_lone_leave(a, item, row, &state, values);
 }
 
-// The next item that no warp has.
-static __device__ __forceinline__ uint32_t mgl_lone_next(const mgl_worker *w) {
-  uint32_t number = 0;
-  if (w->lane == 0) {
-    number = atomicAdd((uint32_t *)(w->scratch + MGL_LONE_NEXT), 1u);
-  }
-  return __shfl_sync(0xffffffffu, number, 0);  // behind it scratch of the last item is free
-}
+// --- the task ------------------------------------------------------------------------------------
 
 // Of the task's items that are their sequences' last chunks: all chunks, whoever left them. (Of a
 // single one too: it is multiplied by 1.)
@@ -477,32 +477,66 @@ static __device__ __forceinline__ void mgl_lone_merge(mgl_attend *a, uint32_t to
   }
 }
 
+// The items from `first` on, as many as are computed at once. half: of scratch; the one before is
+// still read. next: their keys, and then those of the items behind them.
+static __device__ __forceinline__ void mgl_lone_step(const mgl_attend *a, uint32_t first,
+                                                     uint32_t total, uint32_t half,
+                                                     mgl_lone_keys *next) {
+  const uint32_t row = a->w->warp % MGL_ATTEND_ROWS, mine = a->w->warp / MGL_ATTEND_ROWS;
+  const bool adds = mine < MGL_LONE_AT_ONCE && first + mine < total;
+  mgl_lone_values values;
+  mgl_lone_ask_v(a, adds ? first + mine : first, row, &values);
+  const mgl_lone_keys keys = *next;
+  if (first + MGL_LONE_AT_ONCE < total) {
+    mgl_lone_ask_k(a, first + MGL_LONE_AT_ONCE, total, next);
+  }
+#pragma unroll
+  for (uint32_t j = 0; j < MGL_LONE_AT_ONCE; j++) {
+    if (first + j < total) {
+      mgl_lone_prefetch(a, first + MGL_LONE_AHEAD * MGL_LONE_AT_ONCE + j, total);
+      mgl_lone_weigh(a, first + j, &keys.of[j], mgl_lone_place(half, j, a->w->warp));
+    }
+  }
+  mgl_sync_consumers();  // scratch has what all tiles weigh
+  if (adds) {
+    mgl_lone_add_up(a, first + mine, row, mgl_lone_place(half, mine, 0), &values);
+  }
+}
+
 // All items of the plan are of one token that decodes and of one chunk of the shortest kind, and
-// partial results are asked for until they are there.
+// partial results are asked for until they are there. A task has an item at least.
 static __device__ __forceinline__ void mgl_task_attend_warps(mgl_worker *w) {
   mgl_attend a;
+  mgl_lone_keys keys;
   const uint32_t total = mgl_lone_look_up(w);
+  mgl_lone_find_queries(w, total);
   (void)mgl_attend_begin(&a, w);
   a.tag = a.slot->first.tag;
   a.partials = w->run->partials;
-  uint8_t *scratch = w->scratch + w->warp * MGL_LONE_WARP;
-  uint32_t number = w->warp;
-  if (number < total) {
-    mgl_lone_start(&a, number);
+  mgl_lone_ask_k(&a, 0, total, &keys);
+  mgl_attend_norms norms;
+  mgl_attend_load_norms(&a, &norms);
+#pragma unroll 1
+  for (uint32_t number = 0; number < MGL_LONE_AHEAD * MGL_LONE_AT_ONCE; number++) {
+    mgl_lone_prefetch(&a, number, total);
   }
   if (!mgl_task_wait(w)) {
     return;
   }
+  uint32_t half = 0;
 #pragma unroll 1
-  for (bool began = false; number < total; began = true) {
-    mgl_lone_prepare(&a, scratch);
-    if (!began) {
+  for (uint32_t base = 0; base < total; base += MGL_LONE_QUERIES) {
+    const uint32_t end = total - base < MGL_LONE_QUERIES ? total : base + MGL_LONE_QUERIES;
+    mgl_lone_prepare(&a, base, end, &norms);
+    if (base == 0) {
       mgl_task_began(w);
     }
-    mgl_lone_finish(&a, number, scratch);
-    number = mgl_lone_next(w);
-    if (number < total) {
-      mgl_lone_start(&a, number);
+    mgl_sync_consumers();  // queries are in scratch, and K and V of these items in the cache
+    mgl_lone_ask_again(&a, base, total, &keys);
+#pragma unroll 1
+    for (uint32_t first = base; first < end; first += MGL_LONE_AT_ONCE) {
+      mgl_lone_step(&a, first, total, half, &keys);
+      half ^= 1;
     }
   }
   mgl_lone_merge(&a, total);

@@ -346,8 +346,8 @@ static __device__ __forceinline__ bool mgl_announce(mgl_controller *c,
   if (lane == 0) {
     uint32_t function = mgl_task_function_of(&slot->op, MGL_TARGET_CAPABILITY, MGL_HAS_CODES);
     if (slot->op.kind == MGL_OP_ATTEND) {
-      function = mgl_attend_function(&slot->op, plan_kind, slot->first.item_count,
-                                     slot->end - slot->begin, slot->first.strides);
+      function =
+          mgl_attend_function(&slot->op, plan_kind, slot->first.item_count, slot->first.strides);
     }
     slot->function = function;
     slot->ring_pages = mgl_is_paged(slot->op.kind) ? c->ring_pages : block->page_count;

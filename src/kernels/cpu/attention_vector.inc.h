@@ -41,25 +41,42 @@ typedef struct attention_unit {
 
 // One split of a unit: the pairs that reach it and the memory of its pages.
 typedef struct attention_split {
-  size_t begin;                     // absolute position
-  size_t first_pair;                // pairs before it end before the split
-  size_t end_pair;                  // windows of pairs from it on begin behind the split
-  size_t first_vector;              // of the first position that some pair attends to
-  size_t shared_begin, shared_end;  // positions that all these pairs attend to; empty: both 0
-  size_t length;                    // end of the positions that some pair attends to
-  const char *keys[split_vectors];  // element (d = 0) of each vector of positions
-  const char *values[split_pages];  // row of the first position of each page
-  // K of the same pages of the split that comes next; NULL where it has none. Pages lie anywhere,
-  // and a processor's own prefetchers stop at the end of each (docs/log/189): so while scores read
-  // K, this split's V is fetched, as many bytes as are read, and while V is read, the next K.
-  const char *next_keys[split_pages];
+  size_t begin;                        // absolute position
+  size_t first_pair;                   // pairs before it end before the split
+  size_t end_pair;                     // windows of pairs from it on begin behind the split
+  size_t first_vector;                 // of the first position that some pair attends to
+  size_t shared_begin, shared_end;     // positions that all these pairs attend to; empty: both 0
+  size_t length;                       // end of the positions that some pair attends to
+  const char *keys[split_vectors];     // element (d = 0) of each vector of positions
+  const char *values[split_pages];     // row of the first position of each page
+  const char *next_keys[split_pages];  // K of the split that comes next
+  size_t next_pages;                   // of that
+  size_t page_bytes;                   // of a KV head
 } attention_split;
+
+// What is fetched while something else is computed, from the first of some pages to the last, so
+// that the memory is never idle and sees one ascending stream a page: while scores are computed
+// from K most of this split's V, the rest of it while they become weights; while V is read most of
+// the next split's K, and the rest while splits are merged. Pages lie anywhere, and a processor's
+// own prefetchers stop at the end of each (docs/log/189, 276).
+typedef struct attention_fetcher {
+  const char *at, *end;     // of the present page; both NULL behind the last
+  const char *const *next;  // the pages behind it
+  size_t pages;             // of these
+  size_t page_bytes;
+} attention_fetcher;
+
+enum {
+  fetch_line = 64,
+  fetch_lines_between = 4,  // while little is computed
+  fetch_pause = 8,          // of so many steps of a tile one fetches nothing
+};
 
 // Where a register tile stands: its first pair, and its first position vector (scores) or element
 // of the head dim (V, over the positions [begin, end) of the split).
 typedef struct attention_tile {
   size_t pair, first, begin, end;
-  bool fetches;  // what is read next; the first pairs do
+  attention_fetcher *fetcher;  // of the first pairs; NULL: of the others, which read K or V again
 } attention_tile;
 
 // mgl_dtype_bytes, as a constant.
@@ -69,6 +86,39 @@ INLINE size_t kv_bytes_of(mgl_dtype dtype) {
 
 static size_t smaller(size_t a, size_t b) {
   return a < b ? a : b;
+}
+
+static attention_fetcher fetch_pages(const char *const *pages, size_t count, size_t page_bytes) {
+  attention_fetcher f = {.next = pages, .pages = count, .page_bytes = page_bytes};
+  return f;
+}
+
+static void next_page(attention_fetcher *f) {
+  f->at = f->end = NULL;
+  if (f->pages > 0) {
+    f->at = *f->next++;
+    f->end = f->at + f->page_bytes;
+    f->pages--;
+  }
+}
+
+// The next `bytes` bytes; at a page's end there may be fewer left.
+INLINE void fetch_more(attention_fetcher *f, size_t bytes) {
+  if (f->at >= f->end) {
+    next_page(f);
+  }
+  if (f->at != NULL) {
+    UNROLL for (size_t i = 0; i < bytes; i += fetch_line) {
+      FETCH_L2(f->at + i);
+    }
+    f->at += bytes;
+  }
+}
+
+static void fetch_rest(attention_fetcher *f) {
+  while (f->at < f->end || f->pages > 0) {
+    fetch_more(f, fetch_line);
+  }
 }
 
 // The largest power of two up to both count and limit (a power of two).
@@ -182,12 +232,11 @@ INLINE size_t block_of(const mgl_kv_layer *kv, size_t page, size_t kv_head) {
 
 static void list_next(const mgl_kv_layer *kv, const mgl_attention_range *next,
                       attention_split *split) {
-  size_t first = next->begin / MGL_ATTENTION_SPLIT * MGL_ATTENTION_SPLIT;
-  size_t end = smaller(next->end, first + MGL_ATTENTION_SPLIT);
+  size_t end = next->begin / MGL_ATTENTION_SPLIT * MGL_ATTENTION_SPLIT + MGL_ATTENTION_SPLIT;
+  end = smaller(next->end, end);
   for (size_t p = next->begin / kv->page_tokens * kv->page_tokens; p < end; p += kv->page_tokens) {
     size_t page = (size_t)next->block_table[p / kv->page_tokens];
-    split->next_keys[(p - first) / kv->page_tokens] =
-        (const char *)kv->k + block_of(kv, page, next->kv_head);
+    split->next_keys[split->next_pages++] = (const char *)kv->k + block_of(kv, page, next->kv_head);
   }
 }
 
@@ -217,6 +266,7 @@ static attention_split split_start(const attention_unit *unit, size_t begin,
                                    const mgl_attention_range *after) {
   const mgl_kv_layer *kv = &unit->args->kv;
   attention_split split = {.begin = begin};
+  split.page_bytes = (size_t)kv->page_tokens * kv->head_dim * mgl_dtype_bytes(kv->dtype);
   find_pairs(unit, &split);
   size_t bytes = mgl_dtype_bytes(kv->dtype), page_tokens = kv->page_tokens;
   size_t first = split.first_vector * vec_lanes / page_tokens * page_tokens;
@@ -247,14 +297,8 @@ INLINE void score_tile(const attention_unit *unit, const attention_split *split,
   size_t head_dim = unit->args->kv.head_dim;
   size_t page_tokens = unit->args->kv.page_tokens, bytes = kv_bytes_of(dtype);
   size_t key_stride = page_tokens * bytes;
-  size_t step = vec_lanes * bytes;  // of V, for each vector of positions and element of the head
-  const char *ahead[tile_vectors];
+  attention_fetcher f = at.fetcher != NULL ? *at.fetcher : fetch_pages(NULL, 0, 0);
   vec acc[tile_pairs][tile_vectors];
-  UNROLL for (size_t v = 0; v < vectors; v++) {
-    size_t p = (at.first + v) * vec_lanes;
-    const char *row = split->values[p / page_tokens] + p % page_tokens * head_dim * bytes;
-    ahead[v] = at.fetches ? row : split->keys[at.first + v];
-  }
   UNROLL for (size_t j = 0; j < pairs; j++) {
     UNROLL for (size_t v = 0; v < vectors; v++) {
       acc[j][v] = vec_zero();
@@ -263,10 +307,8 @@ INLINE void score_tile(const attention_unit *unit, const attention_split *split,
   const float *q = unit->query_columns + at.pair;
   for (size_t i = 0; i < head_dim; i++, q += unit->pairs) {
     vec keys[tile_vectors];
-    if (i * step % 64 == 0) {
-      UNROLL for (size_t v = 0; v < vectors; v++) {
-        FETCH_L2(ahead[v] + i * step);
-      }
+    if (i % fetch_pause > 0) {
+      fetch_more(&f, vectors * vec_lanes * bytes);
     }
     UNROLL for (size_t v = 0; v < vectors; v++) {
       keys[v] = kv_load(split->keys[at.first + v] + i * key_stride, dtype);
@@ -277,6 +319,9 @@ INLINE void score_tile(const attention_unit *unit, const attention_split *split,
         acc[j][v] = vec_fma(query, keys[v], acc[j][v]);
       }
     }
+  }
+  if (at.fetcher != NULL) {
+    *at.fetcher = f;
   }
   const float key_scale = mgl_kv_k_scale(&unit->args->kv) * kv_unit(dtype);
   vec scale = vec_set(unit->args->scale * key_scale);
@@ -302,16 +347,15 @@ INLINE void value_tile(const attention_unit *unit, const attention_split *split,
     }
   }
   const float *weights = unit->weights + at.pair * MGL_ATTENTION_SPLIT;
+  attention_fetcher f = at.fetcher != NULL ? *at.fetcher : fetch_pages(NULL, 0, 0);
   for (size_t p = at.begin; p < at.end;) {
     size_t page = p / page_tokens, offset = p % page_tokens * row_bytes + at.first * bytes;
     const char *row = split->values[page] + offset;
-    const char *next = split->next_keys[page];
-    const char *ahead = at.fetches && next != NULL ? next + offset : row;
     size_t page_end = smaller(at.end, (page + 1) * page_tokens);
-    for (; p < page_end; p++, row += row_bytes, ahead += row_bytes) {
+    for (; p < page_end; p++, row += row_bytes) {
       vec values[tile_vectors];
-      UNROLL for (size_t i = 0; i < vectors * vec_lanes * bytes; i += 64) {
-        FETCH_L2(ahead + i);
+      if (p % fetch_pause > 0) {
+        fetch_more(&f, vectors * vec_lanes * bytes);
       }
       UNROLL for (size_t v = 0; v < vectors; v++) {
         values[v] = vectors > 1 ? kv_load(row + v * vec_lanes * bytes, dtype)
@@ -324,6 +368,9 @@ INLINE void value_tile(const attention_unit *unit, const attention_split *split,
         }
       }
     }
+  }
+  if (at.fetcher != NULL) {
+    *at.fetcher = f;
   }
   UNROLL for (size_t j = 0; j < pairs; j++) {
     UNROLL for (size_t v = 0; v < vectors; v++) {
@@ -370,7 +417,8 @@ INLINE void value_tile(const attention_unit *unit, const attention_split *split,
     default: assert(false && "tile size"); \
   }
 
-static void split_scores(const attention_unit *unit, const attention_split *split) {
+static void split_scores(const attention_unit *unit, const attention_split *split,
+                         attention_fetcher *fetcher) {
   const mgl_dtype dtype = unit->args->kv.dtype;
   size_t vector_count = (split->length + vec_lanes - 1) / vec_lanes;
   for (size_t pair = split->first_pair, pairs; pair < split->end_pair; pair += pairs) {
@@ -378,7 +426,8 @@ static void split_scores(const attention_unit *unit, const attention_split *spli
     size_t limit = vectors_of_tile(pairs);
     for (size_t vector = split->first_vector, vectors; vector < vector_count; vector += vectors) {
       vectors = tile_size(vector_count - vector, limit);
-      attention_tile at = {.pair = pair, .first = vector, .fetches = pair == split->first_pair};
+      attention_tile at = {.pair = pair, .first = vector};
+      at.fetcher = pair == split->first_pair ? fetcher : NULL;
 #define SCORE_TILE(pairs_, vectors_, dtype_) score_tile(unit, split, at, pairs_, vectors_, dtype_)
       TILE_SWITCH(pairs, vectors, SCORE_TILE)
     }
@@ -387,7 +436,7 @@ static void split_scores(const attention_unit *unit, const attention_split *spli
 
 // Weighted V of pairs [first, end) over positions [from, to) of the split.
 static void split_values(const attention_unit *unit, const attention_split *split, size_t first,
-                         size_t end, size_t from, size_t to) {
+                         size_t end, size_t from, size_t to, attention_fetcher *fetcher) {
   const mgl_dtype dtype = unit->args->kv.dtype;
   size_t head_dim = unit->args->kv.head_dim;
   for (size_t pair = first, pairs; pair < end; pair += pairs) {
@@ -398,8 +447,8 @@ static void split_values(const attention_unit *unit, const attention_split *spli
       if (vectors > 1 && i + vectors * vec_lanes > head_dim) {
         vectors /= 2;  // the partial vector stands alone
       }
-      attention_tile at = {
-          .pair = pair, .first = i, .begin = from, .end = to, .fetches = pair == first};
+      attention_tile at = {.pair = pair, .first = i, .begin = from, .end = to};
+      at.fetcher = pair == first ? fetcher : NULL;
 #define VALUE_TILE(pairs_, vectors_, dtype_) value_tile(unit, split, at, pairs_, vectors_, dtype_)
       TILE_SWITCH(pairs, vectors, VALUE_TILE)
     }
@@ -418,7 +467,8 @@ static float max_lane(vec a) {
 
 // Scores of a pair at the positions [begin, end) to weights exp(score - max), zero up to the ends
 // of their vectors. Returns their sum.
-static float softmax(float *weights, size_t begin, size_t end, float *max_out) {
+static float softmax(float *weights, size_t begin, size_t end, attention_fetcher *fetcher,
+                     float *max_out) {
   vec minus_infinity = vec_set(-INFINITY), max = minus_infinity, sum = vec_zero();
   size_t first = begin / vec_lanes * vec_lanes;
   for (size_t p = first; p < end; p += vec_lanes) {
@@ -433,6 +483,7 @@ static float softmax(float *weights, size_t begin, size_t end, float *max_out) {
   *max_out = max_lane(max);
   vec offset = vec_set(*max_out);
   for (size_t p = first; p < end; p += vec_lanes) {
+    fetch_more(fetcher, fetch_lines_between * fetch_line);
     vec weight = vec_exp(vec_sub(vec_load(weights + p), offset));
     vec_store(weights + p, weight);
     sum = vec_add(sum, weight);
@@ -445,7 +496,8 @@ static float exp_of(float x) {
 }
 
 // Merges the split's (max, sum, weighted V) of a pair into what came before.
-static void merge(const attention_unit *unit, const attention_split *split, size_t pair) {
+static void merge(const attention_unit *unit, const attention_split *split, size_t pair,
+                  attention_fetcher *fetcher) {
   float max = unit->split_max[pair], sum = unit->split_sum[pair];
   size_t width = unit->layout.width;
   float *merged = unit->merged_out + pair * width, *split_out = unit->split_out + pair * width;
@@ -458,6 +510,7 @@ static void merge(const attention_unit *unit, const attention_split *split, size
   float old_max = unit->merged_max[pair], new_max = old_max > max ? old_max : max;
   float old_scale = exp_of(old_max - new_max), split_scale = exp_of(max - new_max);
   for (size_t i = 0; i < width; i += vec_lanes) {
+    fetch_more(fetcher, fetch_lines_between * fetch_line);
     vec old = vec_mul(vec_load(merged + i), vec_set(old_scale));
     vec_store(merged + i, vec_fma(vec_load(split_out + i), vec_set(split_scale), old));
   }
@@ -467,40 +520,48 @@ static void merge(const attention_unit *unit, const attention_split *split, size
 
 // Weighted V of all pairs. The positions are taken in ascending order whatever the other pairs of
 // the item attend to: those that only earlier tokens do, those that all do, the others.
-static void attend_values(const attention_unit *unit, const attention_split *split) {
+static void attend_values(const attention_unit *unit, const attention_split *split,
+                          attention_fetcher *fetcher) {
   const size_t begin = split->shared_begin, end = split->shared_end;
   for (size_t pair = split->first_pair; pair < split->end_pair; pair += unit->group) {
     size_t first = pair_begin(unit, split, pair);
     size_t last = begin < end ? begin : pair_length(unit, split, pair);
     if (first < last) {
-      split_values(unit, split, pair, pair + unit->group, first, last);
+      split_values(unit, split, pair, pair + unit->group, first, last, fetcher);
     }
   }
   if (begin == end) {
     return;
   }
-  split_values(unit, split, split->first_pair, split->end_pair, begin, end);
+  split_values(unit, split, split->first_pair, split->end_pair, begin, end, fetcher);
   for (size_t pair = split->first_pair; pair < split->end_pair; pair += unit->group) {
     size_t last = pair_length(unit, split, pair);
     if (last > end) {
-      split_values(unit, split, pair, pair + unit->group, end, last);
+      split_values(unit, split, pair, pair + unit->group, end, last, fetcher);
     }
   }
 }
 
 static void attend_split(const attention_unit *unit, const attention_split *split) {
   size_t first = split->first_pair, end = split->end_pair, width = unit->layout.width;
-  split_scores(unit, split);
+  size_t first_page = split->first_vector * vec_lanes / unit->args->kv.page_tokens;
+  size_t page_end = (split->length - 1) / unit->args->kv.page_tokens + 1;
+  attention_fetcher fetcher =
+      fetch_pages(split->values + first_page, page_end - first_page, split->page_bytes);
+  split_scores(unit, split, &fetcher);
   for (size_t pair = first; pair < end; pair++) {
     unit->split_sum[pair] =
         softmax(unit->weights + pair * MGL_ATTENTION_SPLIT, pair_begin(unit, split, pair),
-                pair_length(unit, split, pair), &unit->split_max[pair]);
+                pair_length(unit, split, pair), &fetcher, &unit->split_max[pair]);
   }
+  fetch_rest(&fetcher);
   memset(unit->split_out + first * width, 0, (end - first) * width * sizeof(float));
-  attend_values(unit, split);
+  fetcher = fetch_pages(split->next_keys, split->next_pages, split->page_bytes);
+  attend_values(unit, split, &fetcher);
   for (size_t pair = first; pair < end; pair++) {
-    merge(unit, split, pair);
+    merge(unit, split, pair, &fetcher);
   }
+  fetch_rest(&fetcher);
 }
 
 // What unit `index` attends to.

@@ -4,10 +4,12 @@
 // The same chains of additions as in linear_vector.inc.h, so the same bits; what differs is what
 // stays where. A panel of rows of weights, 256 KiB or what mgl_linear_way says, stays in the L2
 // cache while all tiles of tokens pass over it; a tile's chunk of x, 12 KiB, stays in the L1 cache
-// while the rows of the panel pass over it. The next panel is fetched into L2 meanwhile, a little
-// by each tile. Accumulators are parked between chunks of K. Rejected (docs/log/092, 095, 098):
-// blocks of rows that stay in L1 while x passes, prefetching weights into L1, packed weights, and
-// lanes that are rows, which would save the sums over lanes, but change the order of summation.
+// while the rows of the panel pass over it. Where a product of pairs is one instruction, and tokens
+// are not few, a chunk is as long as L2 has room for: to park accumulators between chunks of K
+// costs more than to read x from there (docs/log/277). The next panel is fetched into L2 meanwhile,
+// a little by each tile. Rejected (docs/log/092, 095, 098): blocks of rows that stay in L1 while x
+// passes, prefetching weights into L1, packed weights, and lanes that are rows, which would save
+// the sums over lanes, but change the order of summation.
 //
 // Packed x: tile after tile of about the same number of tokens, linear_tokens at most; in a tile,
 // step after step of K; in a step, one vector of each token, filled up with zeros behind K. Split
@@ -19,9 +21,10 @@
 enum {
   packed_panel_bytes = 256 * 1024,
   packed_least_rows = 16,
-  packed_most_rows = 128,    // of a panel
-  packed_chunked_rows = 64,  // of a panel with several chunks: its accumulators are 24 KiB
-  packed_chunk_steps = 32,
+  packed_most_rows = 128,          // of a panel
+  packed_chunked_rows = 64,        // of a panel with several chunks: its accumulators are 24 KiB
+  packed_chunk_steps = 32,         // of K, with few tokens
+  packed_chunk_bytes = 96 * 1024,  // of a tile of x, with more
   packed_state = packed_chunked_rows * linear_tokens,
 };
 
@@ -200,9 +203,18 @@ static size_t panel_rows(const mgl_linear_args *args, size_t row_bytes, bool chu
   return rows < least ? least : rows > most ? most : rows;
 }
 
+// Elements of K in a chunk, in whole steps.
+INLINE size_t packed_chunk(const mgl_linear_args *args, kinds kind) {
+  size_t steps = packed_chunk_steps;
+  if (args->token_count > MGL_LINEAR_SOME && kind.x == operand_bf16_pairs && VEC_DOT_IS_ONE) {
+    steps = packed_chunk_bytes / (linear_tokens * vectors_of(kind) * sizeof(vec));
+  }
+  return steps * step_of(kind);
+}
+
 INLINE void compute_packed(const mgl_linear_args *args, size_t begin, size_t end, kinds kind) {
   vec state[packed_state];
-  size_t k = args->k, chunk = packed_chunk_steps * step_of(kind);
+  size_t k = args->k, chunk = packed_chunk(args, kind);
   size_t row_bytes = k * operand_bytes(kind.w), rows = panel_rows(args, row_bytes, k > chunk);
   packed_tiles tiles = tiles_of(args->token_count);
   for (size_t n = begin, n_end; n < end; n = n_end) {

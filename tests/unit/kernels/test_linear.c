@@ -222,7 +222,8 @@ static void check_bits(size_t l, const problem *p) {
 
 static void linear_bits_do_not_depend_on_blocking(void **state) {
   (void)state;
-  static const size_t ks[] = {1, 33, 80, 240, 1000, 1024, 1700, 3072};  // in 1 to 6 chunks
+  // In 1 to 17 chunks; the last in several of many tokens, too.
+  static const size_t ks[] = {1, 33, 80, 240, 1000, 1024, 1700, 3072, 8500};
   static const size_t tokens[] = {1, 7, 8, 64, 70, 200};
   for (size_t l = 0; l < level_count(); l++) {
     for (size_t i = 0; i < sizeof ks / sizeof *ks; i++) {

@@ -99,7 +99,7 @@ static mgl_status render(const megalith_model *model, const megalith_request_opt
     status = mgl_chat_render(&model->folder, &owned.chat, out, err);
   }
   release(&owned);
-  return status == MGL_OK ? mgl_text_check(out, err) : status;
+  return status;
 }
 
 megalith_status megalith_model_render(const megalith_model *model,
@@ -107,11 +107,6 @@ megalith_status megalith_model_render(const megalith_model *model,
                                       size_t capacity, size_t *bytes, megalith_error *error) {
   mgl_error err = {0};
   mgl_text all = {0};
-  *bytes = 0;
-  mgl_status status = render(model, options, &all, &err);
-  if (status == MGL_OK) {
-    mgl_api_hand_out_text(&all, text, capacity, bytes);
-  }
-  mgl_text_free(&all);
-  return mgl_api_report(status, &err, error);
+  const mgl_status status = render(model, options, &all, &err);
+  return mgl_api_give_text(status, &all, text, capacity, bytes, &err, error);
 }

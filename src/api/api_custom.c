@@ -174,16 +174,10 @@ megalith_status megalith_model_program(const megalith_model *model, char *text, 
   mgl_text all = {0};
   const mgl_checkpoint *checkpoint =
       model->source == MGL_WEIGHTS_DUMMY ? NULL : model->folder.checkpoint;
-  *bytes = 0;
-  mgl_status status = mgl_family_build(&model->folder.config, checkpoint, &graph, &err);
+  const mgl_status status = mgl_family_build(&model->folder.config, checkpoint, &graph, &err);
   if (status == MGL_OK) {
     mgl_graph_print(graph, &all);
-    status = mgl_text_check(&all, &err);
-  }
-  if (status == MGL_OK) {
-    mgl_api_hand_out_text(&all, text, capacity, bytes);
   }
   mgl_graph_destroy(graph);
-  mgl_text_free(&all);
-  return mgl_api_report(status, &err, error);
+  return mgl_api_give_text(status, &all, text, capacity, bytes, &err, error);
 }

@@ -27,19 +27,11 @@ megalith_status megalith_engine_trace(megalith_engine *engine, char *text, size_
                                       size_t *bytes, megalith_error *error) {
   mgl_error err = {0};
   mgl_text all = {0};
-  *bytes = 0;
   mgl_status status = check_idle(engine, &err);
   if (status == MGL_OK) {
     status = mgl_runner_trace(engine->runner, &all, &err);
   }
-  if (status == MGL_OK) {
-    status = mgl_text_check(&all, &err);
-  }
-  if (status == MGL_OK) {
-    mgl_api_hand_out_text(&all, text, capacity, bytes);
-  }
-  mgl_text_free(&all);
-  return mgl_api_report(status, &err, error);
+  return mgl_api_give_text(status, &all, text, capacity, bytes, &err, error);
 }
 
 // --- scores --------------------------------------------------------------------------------------

@@ -253,15 +253,21 @@ megalith_status megalith_model_encode(const megalith_model *model,
   return mgl_api_report(status, &err, error);
 }
 
-void mgl_api_hand_out_text(const mgl_text *all, char *text, size_t capacity, size_t *bytes) {
-  *bytes = all->bytes;
-  if (capacity > 0) {
+megalith_status mgl_api_give_text(mgl_status status, mgl_text *all, char *text, size_t capacity,
+                                  size_t *bytes, mgl_error *err, megalith_error *error) {
+  if (status == MGL_OK) {
+    status = mgl_text_check(all, err);
+  }
+  *bytes = status == MGL_OK ? all->bytes : 0;
+  if (status == MGL_OK && capacity > 0) {
     size_t copied = all->bytes < capacity - 1 ? all->bytes : capacity - 1;
     if (copied > 0) {
       memcpy(text, all->data, copied);
     }
     text[copied] = 0;
   }
+  mgl_text_free(all);
+  return mgl_api_report(status, err, error);
 }
 
 static megalith_status decode(const megalith_model *model, const int32_t *ids, size_t count,
@@ -272,7 +278,6 @@ static megalith_status decode(const megalith_model *model, const int32_t *ids, s
       info->vocab_size > info->tokenizer_size ? info->vocab_size : info->tokenizer_size;
   mgl_error err = {0};
   mgl_text all = {0};
-  *bytes = 0;
   mgl_status status = need_tokenizer(model, &err);
   if (status == MGL_OK) {
     status = check_below(limit, "token", ids, count, &err);
@@ -280,14 +285,7 @@ static megalith_status decode(const megalith_model *model, const int32_t *ids, s
   if (status == MGL_OK) {
     status = mgl_tokenizer_decode(model->folder.tokenizer, ids, count, skip_special, &all, &err);
   }
-  if (status == MGL_OK) {
-    status = mgl_text_check(&all, &err);
-  }
-  if (status == MGL_OK) {
-    mgl_api_hand_out_text(&all, text, capacity, bytes);
-  }
-  mgl_text_free(&all);
-  return mgl_api_report(status, &err, error);
+  return mgl_api_give_text(status, &all, text, capacity, bytes, &err, error);
 }
 
 megalith_status megalith_model_detokenize(const megalith_model *model, const int32_t *ids,

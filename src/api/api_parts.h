@@ -143,8 +143,10 @@ mgl_status mgl_api_read_options(const void *given, size_t known_bytes, const cha
 // The public form of a status and its error, which may be NULL both.
 megalith_status mgl_api_report(mgl_status status, const mgl_error *err, megalith_error *out);
 
-// To the caller: the size of a text, and as much of it as fits.
-void mgl_api_hand_out_text(const mgl_text *all, char *text, size_t capacity, size_t *bytes);
+// The end of a function that hands out a text: to the caller its size and as much of it as fits, or
+// what went wrong, with no bytes. Frees the text.
+megalith_status mgl_api_give_text(mgl_status status, mgl_text *all, char *text, size_t capacity,
+                                  size_t *bytes, mgl_error *err, megalith_error *error);
 
 // Refuses ids that the model does not have; `what` names one in the message.
 mgl_status mgl_api_check_ids(const megalith_model *model, const char *what, const int32_t *ids,

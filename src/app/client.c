@@ -22,19 +22,19 @@ megalith_weights mgl_client_weights(const mgl_arguments *arguments) {
 }
 
 mgl_status mgl_client_open(const mgl_arguments *arguments, const megalith_model_options *options,
-                           megalith_model **out, mgl_error *err) {
+                           megalith_model **out, char **name, mgl_error *err) {
   char *path = NULL;
-  char *name = NULL;
+  char *own_name = NULL;
   megalith_error error = {0};
   *out = NULL;
-  MGL_TRY(mgl_app_model_path(arguments, &path, &name, err));
+  MGL_TRY(mgl_app_model_path(arguments, &path, name != NULL ? name : &own_name, err));
   mgl_status status =
       mgl_client_status(megalith_model_open(path, options, out, &error), &error, err);
   if (status != MGL_OK && arguments->positional != NULL) {
     mgl_model_path_explain(arguments, err);
   }
   mgl_free(path);
-  mgl_free(name);
+  mgl_free(own_name);
   return status;
 }
 

@@ -15,9 +15,10 @@
 mgl_status mgl_client_status(megalith_status status, const megalith_error *error, mgl_error *err);
 
 // Opens MODEL, or else the demo model (mgl_app_model_path), and explains what is likely to be meant
-// where there is none. Close it with megalith_model_close.
+// where there is none. Close it with megalith_model_close. *name (NULL: not wanted) becomes the
+// caller's, also after a failure.
 mgl_status mgl_client_open(const mgl_arguments *arguments, const megalith_model_options *options,
-                           megalith_model **out, mgl_error *err);
+                           megalith_model **out, char **name, mgl_error *err);
 
 // What the arguments say of an engine, as far as the command has such options.
 typedef struct mgl_client_engine {

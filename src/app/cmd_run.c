@@ -429,7 +429,7 @@ static mgl_status open_model(run *r, mgl_error *err) {
                                           .weights = mgl_client_weights(r->arguments),
                                           .needs_tokenizer = !r->is_json,
                                           .needs_chat_template = is_chat};
-  return mgl_client_open(r->arguments, &options, &r->model, err);
+  return mgl_client_open(r->arguments, &options, &r->model, NULL, err);
 }
 
 static mgl_status choose_sampling(run *r, mgl_error *err) {

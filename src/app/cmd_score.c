@@ -253,7 +253,7 @@ static mgl_status open_model(score *s, mgl_error *err) {
       .size = sizeof options,
       .weights = mgl_client_weights(s->arguments),
       .needs_tokenizer = mgl_arguments_has(s->arguments, "text")};
-  MGL_TRY(mgl_client_open(s->arguments, &options, &s->model, err));
+  MGL_TRY(mgl_client_open(s->arguments, &options, &s->model, NULL, err));
   s->info = megalith_model_describe(s->model);
   return MGL_OK;
 }

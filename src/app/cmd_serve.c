@@ -12,7 +12,6 @@
 #include "app/commands.h"
 #include "app/compile_options.h"
 #include "app/model_options.h"
-#include "app/model_path.h"
 #include "app/output.h"
 #include "base/alloc.h"
 #include "base/file.h"
@@ -27,23 +26,16 @@ enum {
 
 typedef struct serving {
   const mgl_arguments *arguments;
-  char *path, *name;
+  char *name;
   megalith_model *model;
   megalith_engine *engine;
   mgl_server *server;
 } serving;
 
 static mgl_status open_model(serving *s, mgl_error *err) {
-  megalith_error error = {0};
   const megalith_model_options options = {.size = sizeof options,
                                           .weights = mgl_client_weights(s->arguments)};
-  MGL_TRY(mgl_app_model_path(s->arguments, &s->path, &s->name, err));
-  mgl_status status =
-      mgl_client_status(megalith_model_open(s->path, &options, &s->model, &error), &error, err);
-  if (status != MGL_OK && s->arguments->positional != NULL) {
-    mgl_model_path_explain(s->arguments, err);
-  }
-  return status;
+  return mgl_client_open(s->arguments, &options, &s->model, &s->name, err);
 }
 
 static mgl_status create_engine(serving *s, mgl_error *err) {
@@ -231,7 +223,6 @@ static mgl_status serve_command(const mgl_arguments *arguments, mgl_error *err) 
   megalith_engine_destroy(s.engine);
   mgl_server_destroy(s.server);
   megalith_model_close(s.model);
-  mgl_free(s.path);
   mgl_free(s.name);
   return goes_on ? start_again(sockets, socket_count, times_started_again() + 1, err) : status;
 }

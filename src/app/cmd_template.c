@@ -108,7 +108,7 @@ static mgl_status template_command(const mgl_arguments *arguments, mgl_error *er
   mgl_app_chat chat = {.continues_final = mgl_arguments_has(arguments, "continue")};
   mgl_text output = {0};
   mgl_status status = MGL_OK;
-  if ((status = mgl_client_open(arguments, &options, &model, err)) == MGL_OK &&
+  if ((status = mgl_client_open(arguments, &options, &model, NULL, err)) == MGL_OK &&
       (status = mgl_app_chat_choose(arguments, &chat, err)) == MGL_OK &&
       (status = render(arguments, model, &chat, &output, err)) == MGL_OK) {
     status = mgl_output_text(&output, err);

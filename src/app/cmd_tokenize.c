@@ -70,7 +70,7 @@ static mgl_status tokenize_command(const mgl_arguments *arguments, mgl_error *er
                          "--plain is for encoding, found --decode too: see megalith tokenize "
                          "--help");
   }
-  if ((status = mgl_client_open(arguments, &options, &model, err)) == MGL_OK &&
+  if ((status = mgl_client_open(arguments, &options, &model, NULL, err)) == MGL_OK &&
       (status = mgl_input_read(decodes ? MAX_IDS_BYTES : MEGALITH_MAX_PROMPT_BYTES, &input, err)) ==
           MGL_OK &&
       (status = (decodes ? decode : encode)(arguments, model, &input, &output, err)) == MGL_OK) {

@@ -67,6 +67,19 @@ uint32_t mgl_graph_find(const mgl_graph *graph, const char *name) {
   return entry == 0 ? MGL_NO_TENSOR : entry - 1;
 }
 
+mgl_status mgl_graph_find_activation(const mgl_graph *graph, const char *name, size_t count,
+                                     const mgl_dim_values *largest, uint32_t *out, mgl_error *err) {
+  *out = mgl_graph_find(graph, name);
+  const mgl_tensor *tensor = *out == MGL_NO_TENSOR ? NULL : &graph->tensors[*out];
+  if (tensor == NULL || tensor->placement != MGL_PLACE_ACTIVATION ||
+      mgl_tensor_elements(tensor, largest) < count) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "expected an activation of %zu elements or more, found \"%s\"", count,
+                         name);
+  }
+  return MGL_OK;
+}
+
 // Keeps the name table at most half full for one more tensor.
 static bool grow_name_table(mgl_graph *graph) {
   if ((graph->tensor_count + 1) * 2 <= graph->name_table_size) {

@@ -235,6 +235,10 @@ uint32_t mgl_tensor_experts(const mgl_tensor *tensor);
 const char *mgl_stored_name(const mgl_tensor *tensor, char buffer[MGL_GRAPH_MAX_NAME_BYTES]);
 uint64_t mgl_stored_dim(const mgl_tensor *tensor, uint32_t dim);
 
+// Finds an activation of at least `count` elements where the dims are at most `largest`.
+mgl_status mgl_graph_find_activation(const mgl_graph *graph, const char *name, size_t count,
+                                     const mgl_dim_values *largest, uint32_t *out, mgl_error *err);
+
 // First element of a slice's dim, or of each of its pieces, on that rank.
 uint32_t mgl_slice_begin(const mgl_tensor *tensor, uint32_t rank);
 // Elements of a row of an ELEMENT op that are its units: of what it writes, or of its part.

@@ -16,23 +16,10 @@ static float load_f32(mgl_dtype dtype, const void *from, size_t at) {
   return value;
 }
 
-static mgl_status find_activation(const mgl_cpu_program *p, const char *name, size_t count,
-                                  uint32_t *out, mgl_error *err) {
-  *out = mgl_graph_find(p->graph, name);
-  const mgl_tensor *tensor = *out == MGL_NO_TENSOR ? NULL : &p->graph->tensors[*out];
-  if (tensor == NULL || tensor->placement != MGL_PLACE_ACTIVATION ||
-      mgl_tensor_elements(tensor, &p->largest) < count) {
-    return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                         "expected an activation of %zu elements or more, found \"%s\"", count,
-                         name);
-  }
-  return MGL_OK;
-}
-
 mgl_status mgl_cpu_write_activation(mgl_cpu_program *p, const char *name, const float *values,
                                     size_t count, mgl_error *err) {
   uint32_t tensor = 0;
-  MGL_TRY(find_activation(p, name, count, &tensor, err));
+  MGL_TRY(mgl_graph_find_activation(p->graph, name, count, &p->largest, &tensor, err));
   void *to = mgl_cpu_program_tensor(p, tensor);
   for (size_t i = 0; i < count; i++) {
     store_f32(p->graph->tensors[tensor].dtype, to, i, values[i]);
@@ -43,7 +30,7 @@ mgl_status mgl_cpu_write_activation(mgl_cpu_program *p, const char *name, const 
 mgl_status mgl_cpu_read_activation(const mgl_cpu_program *p, const char *name, float *out,
                                    size_t count, mgl_error *err) {
   uint32_t tensor = 0;
-  MGL_TRY(find_activation(p, name, count, &tensor, err));
+  MGL_TRY(mgl_graph_find_activation(p->graph, name, count, &p->largest, &tensor, err));
   mgl_widen_f32(p->graph->tensors[tensor].dtype, mgl_cpu_program_tensor(p, tensor), count, out);
   return MGL_OK;
 }
@@ -51,7 +38,7 @@ mgl_status mgl_cpu_read_activation(const mgl_cpu_program *p, const char *name, f
 mgl_status mgl_cpu_read_rank(const mgl_cpu_program *p, uint32_t rank, const char *name, float *out,
                              size_t count, mgl_error *err) {
   uint32_t tensor = 0;
-  MGL_TRY(find_activation(p, name, count, &tensor, err));
+  MGL_TRY(mgl_graph_find_activation(p->graph, name, count, &p->largest, &tensor, err));
   if (rank >= p->memory->options.rank_count) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "expected a rank below %u, found %u",
                          p->memory->options.rank_count, rank);

@@ -133,6 +133,15 @@ static bool a_rank_has_failed(const mgl_cuda_program *p) {
   return p->ranks != NULL && mgl_ranks_check(p->ranks, &ignored) != MGL_OK;
 }
 
+mgl_status mgl_cuda_launch_ended(mgl_cuda_program *p, mgl_cu_result code, mgl_error *err) {
+  p->lost = p->lost || code != 0;  // an illegal access and the like: the context is of no more use
+  const mgl_status status = mgl_cuda_check(&p->device->driver, code, "launch", err);
+  if (status != MGL_OK) {
+    mgl_error_prefix(err, "the GPU was lost while it computed; the process must be started anew");
+  }
+  return status;
+}
+
 // Waits as wait_until does, and feeds the launch meanwhile.
 static mgl_status watch(launch *l, uint64_t patience_ns, bool *ended, mgl_error *err) {
   const mgl_cuda_driver *driver = &l->p->device->driver;
@@ -156,15 +165,7 @@ static mgl_status watch(launch *l, uint64_t patience_ns, bool *ended, mgl_error 
     }
     if (code != MGL_CU_NOT_READY && state == MGL_CUDA_FULL_ENDED) {
       *ended = true;
-      if (code != 0) {
-        l->p->lost = true;  // an illegal access and the like: the context is of no more use
-      }
-      mgl_status status = mgl_cuda_check(driver, code, "launch", err);
-      if (status != MGL_OK) {
-        mgl_error_prefix(err,
-                         "the GPU was lost while it computed; the process must be started anew");
-      }
-      return status;
+      return mgl_cuda_launch_ended(l->p, code, err);
     }
     uint64_t now_ns = mgl_clock_ns();
     bool idle = l->job != NULL && !l->left && mgl_cuda_feed_busy(l->p) == 0;

@@ -52,13 +52,8 @@ static mgl_status find_activation(const mgl_cuda_plain *p, const char *name, siz
   const mgl_graph *program = mgl_cuda_plain_program(p);
   const mgl_sizes *sizes = mgl_cuda_plain_sizes(p);
   const mgl_dim_values largest = {sizes->limits.tokens, sizes->logit_rows, sizes->limits.sequences};
-  const uint32_t tensor = mgl_graph_find(program, name);
-  if (tensor == MGL_NO_TENSOR || program->tensors[tensor].placement != MGL_PLACE_ACTIVATION ||
-      mgl_tensor_elements(&program->tensors[tensor], &largest) < count) {
-    return mgl_error_set(err, MGL_ERR_ARGUMENT,
-                         "expected an activation of %zu elements or more, found \"%s\"", count,
-                         name);
-  }
+  uint32_t tensor = 0;
+  MGL_TRY(mgl_graph_find_activation(program, name, count, &largest, &tensor, err));
   *out = (stored){mgl_cuda_plain_address(p, tensor), program->tensors[tensor].dtype, count};
   return MGL_OK;
 }

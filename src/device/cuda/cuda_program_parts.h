@@ -187,6 +187,9 @@ mgl_status mgl_cuda_wide_run_plan(mgl_cuda_program *p, const mgl_plan *plan,
                                   const mgl_cuda_launch_options *options, float *logits,
                                   mgl_error *err);
 
+// What a launch that has ended came to, by the stream's last word.
+mgl_status mgl_cuda_launch_ended(mgl_cuda_program *p, mgl_cu_result code, mgl_error *err);
+
 // A chain of iterations of the wide class on the stream of the launches, whose first one the
 // planner has planned (planning.wide_tokens of the image): begin, then queue again and again until
 // *over and the stream is idle, then end, which brings `planning` back. Ended by

@@ -260,13 +260,7 @@ static mgl_status wait_for(mgl_cuda_program *p, uint64_t ns, bool *ended, mgl_er
     mgl_cu_result code = driver->stream_query(p->stream);
     *ended = code != MGL_CU_NOT_READY;
     if (*ended) {
-      p->lost = code != 0;
-      mgl_status status = mgl_cuda_check(driver, code, "launch", err);
-      if (status != MGL_OK) {
-        mgl_error_prefix(err,
-                         "the GPU was lost while it computed; the process must be started anew");
-      }
-      return status;
+      return mgl_cuda_launch_ended(p, code, err);
     }
     uint64_t passed = mgl_clock_ns() - begin;
     if (passed > ns) {

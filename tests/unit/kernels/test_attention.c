@@ -98,24 +98,64 @@ static void cache_destroy(cache *c) {
   free(c->block_tables);
 }
 
-// A token of one query row is checked against softmax in double.
-static void check_head(const cache *c, const shape *sh, size_t s, size_t position, size_t kv_head,
-                       const float *q, const void *out, size_t out_index) {
+// The cache's K and V in double, as the reference reads them: [position of a sequence, head, dim].
+typedef struct exact_cache {
+  double *k, *v;
+  size_t first[max_sequences];  // position 0 of each sequence
+} exact_cache;
+
+static exact_cache exact_create(const cache *c, const shape *sh) {
   const mgl_kv_layer *kv = &c->kv;
-  const float scale = 1.0f / sqrtf((float)sh->head_dim);
   const bool scaled = kv->dtype == MGL_DTYPE_KV8;
-  const double k_scale = scaled ? (double)kv->k_scale : 1,
-               v_scale = scaled ? (double)kv->v_scale : 1;
-  size_t head_dim = kv->head_dim, count = position + 1;
-  size_t first = sh->window != 0 && count > sh->window ? count - sh->window : 0;
+  const double k_scale = scaled ? (double)kv->k_scale : 1;
+  const double v_scale = scaled ? (double)kv->v_scale : 1;
+  exact_cache e = {0};
+  size_t positions = 0;
+  for (size_t s = 0; s < c->sequence_count; s++) {
+    e.first[s] = positions;
+    positions += c->lengths[s];
+  }
+  const size_t elements = positions * sh->kv_heads * sh->head_dim;
+  e.k = malloc((elements + 1) * sizeof *e.k);
+  e.v = malloc((elements + 1) * sizeof *e.v);
+  size_t at = 0;
+  for (size_t s = 0; s < c->sequence_count; s++) {
+    for (size_t p = 0; p < c->lengths[s]; p++) {
+      const size_t slot = cache_slot(c, s, p);
+      for (size_t head = 0; head < sh->kv_heads; head++) {
+        for (size_t i = 0; i < sh->head_dim; i++, at++) {
+          e.k[at] = k_scale * (double)element_load(kv->k, kv->dtype, key_index(kv, slot, head, i));
+          e.v[at] =
+              v_scale * (double)element_load(kv->v, kv->dtype, value_index(kv, slot, head, i));
+        }
+      }
+    }
+  }
+  return e;
+}
+
+static void exact_destroy(exact_cache *e) {
+  free(e->k);
+  free(e->v);
+}
+
+// What one query row of a token gives, softmax in double, and how far from it a kernel may be: both
+// [head_dim]. head: of all query heads.
+static void reference_of(const exact_cache *e, const shape *sh, size_t s, size_t position,
+                         size_t head, const float *q, double *expected, double *bound) {
+  const float scale = 1.0f / sqrtf((float)sh->head_dim);
+  const bool scaled = sh->kv_dtype == MGL_DTYPE_KV8;
+  const size_t head_dim = sh->head_dim, count = position + 1, kv_head = head / sh->group;
+  const size_t first = sh->window != 0 && count > sh->window ? count - sh->window : 0;
+  const size_t stride = (size_t)sh->kv_heads * head_dim;
+  const double *k = e->k + e->first[s] * stride + kv_head * head_dim;
+  const double *v = e->v + e->first[s] * stride + kv_head * head_dim;
   double *scores = malloc(count * sizeof *scores);
   double max = -INFINITY, min = INFINITY, magnitude = 0, sum = 0;
   for (size_t p = first; p < count; p++) {
     double score = 0, absolute = 0;
     for (size_t i = 0; i < head_dim; i++) {
-      double product =
-          (double)q[i] * k_scale *
-          (double)element_load(kv->k, kv->dtype, key_index(kv, cache_slot(c, s, p), kv_head, i));
+      double product = (double)q[i] * k[p * stride + i];
       score += product;
       absolute += fabs(product);
     }
@@ -129,7 +169,7 @@ static void check_head(const cache *c, const shape *sh, size_t s, size_t positio
     sum += scores[p];
   }
   if (sh->sinks != NULL) {
-    double sink = (double)sh->sinks[out_index / head_dim % (sh->kv_heads * sh->group)];
+    double sink = (double)sh->sinks[head];
     sum += exp(sink - max);
     magnitude += isfinite(sink) ? fabs(sink - max) : 0;  // which is rounded, too
   }
@@ -138,16 +178,18 @@ static void check_head(const cache *c, const shape *sh, size_t s, size_t positio
       2 * ((double)head_dim + 2 + scaled) * u * magnitude + u * (max - min) + 4 * u;
   double relative = 2.2 * (weight_error + (256 + 3 * splits + 2 + scaled) * u);
   for (size_t i = 0; i < head_dim; i++) {
-    double expected = 0, absolute = 0;
-    for (size_t p = first; p < count; p++) {
-      double v = v_scale * (double)element_load(kv->v, kv->dtype,
-                                                value_index(kv, cache_slot(c, s, p), kv_head, i));
-      expected += scores[p] * v;
-      absolute += scores[p] * fabs(v);
+    expected[i] = bound[i] = 0;
+  }
+  for (size_t p = first; p < count; p++) {
+    for (size_t i = 0; i < head_dim; i++) {
+      expected[i] += scores[p] * v[p * stride + i];
+      bound[i] += scores[p] * fabs(v[p * stride + i]);
     }
+  }
+  for (size_t i = 0; i < head_dim; i++) {
     // A sink far above all scores makes the sum infinite where the quotient is no normal number.
-    check_close(element_load(out, sh->out_dtype, out_index + i), expected / sum,
-                relative * absolute / sum + (double)count * 0x1p-126, sh->out_dtype);
+    expected[i] /= sum;
+    bound[i] = relative * bound[i] / sum + (double)count * 0x1p-126;
   }
   free(scores);
 }
@@ -227,6 +269,7 @@ static size_t out_bytes(const shape *sh, const batch *b) {
   return b->tokens * sh->kv_heads * sh->group * sh->head_dim * mgl_dtype_bytes(sh->out_dtype);
 }
 
+// Every level's output against a reference that is computed once, which takes longest.
 static void check_shape(const shape *sh, const size_t *lengths, const size_t *counts,
                         size_t sequence_count) {
   if (!takes_case()) {
@@ -234,19 +277,26 @@ static void check_shape(const shape *sh, const size_t *lengths, const size_t *co
   }
   cache c = cache_create(sh, lengths, sequence_count);
   batch b = batch_create(&c, sh, counts, 1 + random_below(MGL_ATTENTION_QUERY_TILE));
-  size_t heads = sh->kv_heads * sh->group;
+  exact_cache exact = exact_create(&c, sh);
+  const size_t heads = (size_t)sh->kv_heads * sh->group, rows = b.tokens * heads;
+  double *expected = malloc(rows * sh->head_dim * sizeof *expected);
+  double *bound = malloc(rows * sh->head_dim * sizeof *bound);
+  for (size_t row = 0; row < rows; row++) {
+    const size_t t = row / heads, at = row * sh->head_dim;
+    reference_of(&exact, sh, b.sequences[t], b.positions[t], row % heads, b.q + at, expected + at,
+                 bound + at);
+  }
   for (size_t l = 0; l < level_count(); l++) {
     guarded out = guarded_create(out_bytes(sh, &b), 0);
     run(l, &c, sh, &b, &out);
-    for (size_t t = 0; t < b.tokens; t++) {
-      for (size_t head = 0; head < heads; head++) {
-        size_t row = (t * heads + head) * sh->head_dim;
-        check_head(&c, sh, b.sequences[t], b.positions[t], head / sh->group, b.q + row, out.data,
-                   row);
-      }
+    for (size_t i = 0; i < rows * sh->head_dim; i++) {
+      check_close(element_load(out.data, sh->out_dtype, i), expected[i], bound[i], sh->out_dtype);
     }
     guarded_destroy(&out);
   }
+  free(expected);
+  free(bound);
+  exact_destroy(&exact);
   batch_destroy(&b);
   cache_destroy(&c);
 }

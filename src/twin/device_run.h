@@ -187,10 +187,10 @@ typedef enum mgl_plan_kind {
 } mgl_plan_kind;
 
 // The plan of an iteration. Tokens are filled in by sampling, all else before.
-//   With MGL_POISON_PLANS, which debug builds have, a plan lasts as long as its iteration: when plan i + 2 begins to be made in its place, plan i becomes what no plan has.
-// Who reads behind an iteration's end, or more than a plan has, does not find another one's rows:
-// there are no such tokens, pages and counts; and an iteration that begins with such a plan ends the
-// launch.
+//   With MGL_POISON_PLANS, which debug builds have, a plan lasts as long as its iteration: when
+// plan i + 2 begins to be made in its place, plan i becomes what no plan has. Who reads behind an
+// iteration's end, or more than a plan has, does not find another one's rows: there are no such
+// tokens, pages and counts; and an iteration that begins with such a plan ends the launch.
 typedef struct mgl_cuda_plan {
   uint32_t graph;  // the task graph to run; UINT32_MAX: none, the launch ends
   uint32_t token_count;

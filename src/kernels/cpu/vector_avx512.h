@@ -99,7 +99,7 @@ INLINE void vec_store_partial(float *to, size_t count, vec a) {
   _mm512_mask_storeu_ps(to, vec_mask(count), a);
 }
 
-// Each to the upper half of its lane, by one permutation: widening and shifting are two instructions
+// Each to the upper half of its lane, by one permutation: to widen and to shift is two instructions
 // on the units that multiply (docs/log/276).
 INLINE vec vec_from_bf16(__m256i bits) {
   __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);

@@ -28,8 +28,8 @@ typedef struct builder {
   const mgl_stages_options *options;
   mgl_schedule *out;  // its arrays are NULL while counting
   uint32_t op_count, step_count, stage_count, event_count;
-  uint32_t stage_steps;   // of this stage so far
-  uint32_t event;         // that this stage's end is; MGL_NO_EVENT: it has none yet
+  uint32_t stage_steps;  // of this stage so far
+  uint32_t event;        // that this stage's end is; MGL_NO_EVENT: it has none yet
   // What steps wait for, of each chain of token tiles, of the other ranks' and this one's.
   uint32_t ready[MGL_STAGES_CHAINS][ROW_OWNERS];
   uint32_t splits;        // of the linear whose parts the next norm adds; 1: there are none
@@ -67,8 +67,8 @@ bool mgl_stages_turn(const mgl_stages_options *o, uint32_t ranks) {
 }
 
 bool mgl_stages_scatter(const mgl_stages_options *o, uint32_t features, uint32_t ranks) {
-  return mgl_stages_turn(o, ranks) || (ranks > 1 && o->tokens / o->tile_tokens >= ranks &&
-                                       features <= MGL_STAGES_SCATTERED);
+  return mgl_stages_turn(o, ranks) ||
+         (ranks > 1 && o->tokens / o->tile_tokens >= ranks && features <= MGL_STAGES_SCATTERED);
 }
 
 uint32_t mgl_stages_others(const mgl_schedule_op *op, uint32_t trigger) {
@@ -281,10 +281,8 @@ uint32_t mgl_stages_tile_tokens(const mgl_graph *program, uint32_t tokens, uint3
     return best;
   }
   for (uint32_t tile = best; tile >= MGL_WIDE_LEAST_TILE; tile /= 2) {
-    const mgl_stages_options options = {.tokens = tokens,
-                                        .tile_tokens = tile,
-                                        .logit_rows = logit_rows,
-                                        .workers = workers};
+    const mgl_stages_options options = {
+        .tokens = tokens, .tile_tokens = tile, .logit_rows = logit_rows, .workers = workers};
     const builder b = {.program = program, .options = &options};
     uint64_t cycles = 0;
     for (size_t i = 0; i < program->op_count; i++) {
@@ -344,8 +342,8 @@ static void send_parts(builder *b, const tile_cut *cut, uint32_t ranks, mgl_sche
   const uint64_t bytes = ranks * (b->weighed ? 1 : cut->passes) * part;
   b->scattered = mgl_stages_scatter(b->options, features, ranks);
   b->turned = mgl_stages_turn(b->options, ranks);
-  out->flags = MGL_WIDE_OVER | (b->scattered ? MGL_WIDE_SCATTERS : 0) |
-               (b->turned ? MGL_WIDE_TURNED : 0);
+  out->flags =
+      MGL_WIDE_OVER | (b->scattered ? MGL_WIDE_SCATTERS : 0) | (b->turned ? MGL_WIDE_TURNED : 0);
   out->splits = cut->passes;
   b->splits = ranks * cut->passes;
   if (b->weighed) {
@@ -477,7 +475,7 @@ static void add_turned_norm(builder *b, uint32_t idx, const mgl_schedule_op *nor
 // come first; the second chain's norm comes behind them, where all workers have some.
 static void add_turned_linear(builder *b, const mgl_schedule_op *norm, const mgl_schedule_op *op,
                               const tile_cut *cut) {
-  const bool apart = b->program->ops[op->op].kind == MGL_OP_GATE_UP;  // linear_add follows
+  const bool apart = b->program->ops[op->op + 1].kind == MGL_OP_LINEAR_ADD;  // no attend between
   const uint32_t chains = chains_of(b), idx = b->op_count + 1;
   const uint32_t own = op->tiles / ranks_of_sums(b) / chains;
   uint32_t ends[MGL_STAGES_CHAINS][ROW_OWNERS];
@@ -515,8 +513,8 @@ static mgl_schedule_op norm_before(const builder *b, const mgl_op *op, uint32_t 
       simple(b, MGL_OP_RMSNORM, op, rows / UNIT_TOKENS * ceil_div(k, MGL_WIDE_NORM_RANGE));
   norm.rows = rows;
   norm.splits = b->splits;
-  norm.flags = (gathers ? MGL_WIDE_GATHERS : 0) |
-               (b->scattered ? MGL_WIDE_OVER | MGL_WIDE_SCATTERS : 0);
+  norm.flags =
+      (gathers ? MGL_WIDE_GATHERS : 0) | (b->scattered ? MGL_WIDE_OVER | MGL_WIDE_SCATTERS : 0);
   if (b->turned && !gathers) {
     norm.flags |= MGL_WIDE_TURNED;
     norm.units /= ranks_of_sums(b);

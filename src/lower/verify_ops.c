@@ -92,7 +92,8 @@ static uint32_t most_splits(const mgl_verifier *v, const mgl_schedule_op *op) {
 // Whether a linear follows a norm whose rows are turned.
 static bool begins_with_turned(const mgl_verifier *v, const mgl_schedule_op *op) {
   const mgl_op *of = &v->program->ops[op->op];
-  const bool normed = op->kind == MGL_OP_QKV_PROJ || op->kind == MGL_OP_GATE_UP;
+  const bool normed = op->kind == (uint32_t)of->kind && mgl_op_is_linear(of) &&
+                      of->kind != MGL_OP_LINEAR_ADD && of->kind != MGL_OP_LOGITS;
   const mgl_op *before = normed ? added_before(v, of) : NULL;
   const mgl_stages_options options = options_of(v->s);
   return before != NULL && mgl_stages_turn(&options, mgl_stages_ranks(v->program, before));

@@ -323,8 +323,7 @@ static void print_stages(const speed_side *s, way of) {
   }
   if (driver->copy_to_host(began, block + p->wide.layout.stage_ns, g->stage_count * 8) != 0 ||
       driver->copy_to_host(ops, block + g->ops, g->op_count * sizeof *ops) != 0 ||
-      driver->copy_to_host(starts, block + g->step_start, sizeof starts) != 0 ||
-      starts[1] > MOST ||
+      driver->copy_to_host(starts, block + g->step_start, sizeof starts) != 0 || starts[1] > MOST ||
       driver->copy_to_host(steps, block + g->steps, starts[1] * sizeof *steps) != 0) {
     gpu_check(s->bench, false, "no times of stages");
     return;
@@ -341,8 +340,8 @@ static void print_stages(const speed_side *s, way of) {
       }
       if (count < LAYER) {
         kinds[count] = ops[steps[last].op].op.kind;
-        us[count++] += (double)(began[steps[j + 1].trigger_event] -
-                                began[steps[last].trigger_event]) / 1e3;
+        us[count++] +=
+            (double)(began[steps[j + 1].trigger_event] - began[steps[last].trigger_event]) / 1e3;
       }
       last = j + 1;
     }

@@ -255,15 +255,14 @@ static void count_triggers(const mgl_cuda_wide_addresses *a, mgl_schedule *s,
 static mgl_cuda_step make_step(const mgl_schedule *s, uint32_t idx) {
   const mgl_schedule_step *step = &s->steps[idx];
   const uint32_t event = step->event;
-  return (mgl_cuda_step){
-      .task = idx,
-      .op = step->op,
-      .begin = step->begin,
-      .end = step->end,
-      .wait_event = event,
-      .wait_count = event == MGL_NO_EVENT ? 0 : s->events[event].trigger_count,
-      .trigger_event = step->trigger,
-      .trigger_kind = mgl_stages_others(&s->ops[step->op], step->trigger)};
+  return (mgl_cuda_step){.task = idx,
+                         .op = step->op,
+                         .begin = step->begin,
+                         .end = step->end,
+                         .wait_event = event,
+                         .wait_count = event == MGL_NO_EVENT ? 0 : s->events[event].trigger_count,
+                         .trigger_event = step->trigger,
+                         .trigger_kind = mgl_stages_others(&s->ops[step->op], step->trigger)};
 }
 
 // Whether an op of the range has its norm or its rotation in one that is not.

@@ -96,6 +96,7 @@ static __device__ void mgl_wide_block_init(mgl_wide_block *block) {
     mgl_mbarrier_init(&block->empty[i], MGL_WIDE_CONSUMER_WARPS);
   }
   block->stop = 0;
+  block->given = 0;
   block->finished = 0;
   for (uint32_t i = 0; i < MGL_WIDE_BOUNCES; i++) {
     mgl_mbarrier_init(&block->bounced[i], 1);

@@ -120,8 +120,8 @@ static void judge_stages(const mgl_graph *program, uint32_t tokens, uint32_t wor
   uint32_t least = tokens <= MGL_WIDE_MOST_TILE ? (uint32_t)MGL_WIDE_LEAST_TILE : most;
   for (uint32_t tile = most; tile >= least; tile /= 2) {
     for (int turned = 0; turned < 2; turned++) {
-      mgl_stages_options options = {
-          tokens, tile, tokens < 1024 ? tokens : 1024, workers, turned != 0};
+      mgl_stages_options options = {tokens, tile, tokens < 1024 ? tokens : 1024, workers,
+                                    turned != 0};
       mgl_schedule *schedule = NULL;
       if (turned == 0 || mgl_stages_turn(&options, program_ranks(program)) != 0) {
         MUST(mgl_lower_stages(program, &options, &schedule, &err));

@@ -12,6 +12,12 @@ static __device__ __forceinline__ bool mgl_wide_is_over(const mgl_cuda_op *op) {
   return MGL_RANKS > 1 && (op->flags & MGL_WIDE_OVER) != 0;
 }
 
+// Of the ops whose steps trigger events of other ranks, linear_add: it alone has no norm. (Of the
+// others, norms alone may be turned.)
+static __device__ __forceinline__ bool mgl_wide_leaves_parts(const mgl_cuda_op *op) {
+  return op->norm == nullptr;
+}
+
 // The rank that adds up a token's row, of MGL_WIDE_SCATTERS.
 static __device__ __forceinline__ uint32_t mgl_wide_owner(uint32_t token) {
   return token / MGL_WIDE_TILE_TOKENS % MGL_RANKS;
@@ -144,8 +150,7 @@ static __device__ __forceinline__ void mgl_wide_send_rows(const mgl_wide_worker 
       const uint32_t piece = first + i * threads, unit = begin + piece / of_unit;
       const uint32_t column = unit % ranges * 2 + piece % of_unit / of_column;
       const uint32_t eight = mgl_wide_own_eight(unit, ranges, w->block->rank);
-      const bool there =
-          piece < pieces && eight * 8 < count && column * MGL_WIDE_K < op->k_padded;
+      const bool there = piece < pieces && eight * 8 < count && column * MGL_WIDE_K < op->k_padded;
       at[i] = there ? (column * op->row_tiles + eight * 8) * (MGL_WIDE_ROW_BYTES / 16) +
                           piece % of_column
                     : UINT32_MAX;
@@ -181,9 +186,9 @@ static __device__ __forceinline__ void mgl_wide_send_step(const mgl_wide_worker 
                                                           const mgl_cuda_op *op, uint32_t begin,
                                                           uint32_t end, uint32_t thread,
                                                           uint32_t threads) {
-  if (op->kind == MGL_OP_LINEAR_ADD) {
+  if (mgl_wide_leaves_parts(op)) {
     mgl_wide_send_part(w, op, begin, end, thread, threads);
-  } else if (op->kind == MGL_OP_RMSNORM && (op->flags & MGL_WIDE_TURNED) != 0) {
+  } else if ((op->flags & MGL_WIDE_TURNED) != 0) {
     mgl_wide_send_rows(w, op, begin, end, thread, threads);
   }
 }
@@ -208,7 +213,7 @@ static __device__ __forceinline__ void mgl_wide_await_sent(const mgl_wide_worker
   const uint32_t at = mgl_shared_address(&w->block->sent);
   uint32_t sent;
   do {
-    asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];" : "=r"(sent) : "r"(at) : "memory");
+    sent = mgl_shared_load_acquire(at);
   } while (sent < number);
 }
 
@@ -218,13 +223,11 @@ static __device__ __forceinline__ bool mgl_wide_await_finished(const mgl_wide_wo
   const uint32_t at = mgl_shared_address(&w->block->finished);
   uint32_t finished;
   do {
-    if (w->block->stop != 0) {
-      __threadfence_block();
-      if (number >= w->block->given) {
-        return false;
-      }
+    const uint32_t given = w->block->given;
+    if (given != 0 && number >= given - 1) {
+      return false;
     }
-    asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];" : "=r"(finished) : "r"(at) : "memory");
+    finished = mgl_shared_load_acquire(at);
   } while (finished <= number);
   return true;
 }
@@ -243,7 +246,7 @@ static __device__ __forceinline__ void mgl_wide_send(mgl_wide_worker *w) {
       if (__any_sync(0xffffffffu, !mgl_wide_await_finished(w, at - first)) != 0) {
         return;
       }
-      if (op->kind != MGL_OP_LINEAR_ADD || (op->flags & MGL_WIDE_TURNED) == 0) {
+      if (!mgl_wide_leaves_parts(op) || (op->flags & MGL_WIDE_TURNED) == 0) {
         mgl_wide_send_step(w, op, step->begin, step->end, w->lane, 32);
       } else if (w->lane == 0) {
         mgl_wide_bounce_part(w, op, step->begin, step->end, &pieces);
@@ -254,7 +257,7 @@ static __device__ __forceinline__ void mgl_wide_send(mgl_wide_worker *w) {
       }
     }
     if (w->lane == 0) {
-      asm volatile("st.release.cta.shared::cta.u32 [%0], %1;" ::"r"(sent), "r"(at + 1) : "memory");
+      mgl_shared_store_release(sent, at + 1);
     }
     __syncwarp();
   }

@@ -59,7 +59,7 @@ struct mgl_wide_block {
   uint64_t full[MGL_WIDE_STAGES];
   uint64_t empty[MGL_WIDE_STAGES];
   volatile uint32_t stop;
-  volatile uint32_t given;  // once `stop` is set: steps that the producer has handed over
+  volatile uint32_t given;  // 0, or one more than the steps that were handed over, of all
   uint32_t finished;        // by the storer: steps that are done
   uint32_t sent;            // by who sends: steps before this one of all lists are sent
   uint64_t bounced[MGL_WIDE_BOUNCES];  // mbarriers: a piece to be sent has arrived
@@ -645,8 +645,7 @@ static __device__ __forceinline__ void mgl_wide_produce(mgl_wide_worker *w) {
   }
   __syncwarp();
   if (w->lane == 0) {
-    w->block->given = at - first - (ok ? 0 : 1);
-    __threadfence_block();
+    w->block->given = at - first + (ok ? 1 : 0);
     w->block->stop = 1;
   }
 }
@@ -746,10 +745,7 @@ static __device__ __forceinline__ void mgl_wide_store(mgl_wide_worker *w) {
     mgl_wide_next_slot(w);
     if (MGL_RANKS > 1) {
       // Release of what the step's consumers have written, for who sends it.
-      asm volatile("st.release.cta.shared::cta.u32 [%0], %1;" ::"r"(
-                       mgl_shared_address(&w->block->finished)),
-                   "r"(++finished)
-                   : "memory");
+      mgl_shared_store_release(mgl_shared_address(&w->block->finished), ++finished);
     }
   }
 }

@@ -3,8 +3,9 @@
 // buffer, but not by words, where every activation has storage of its own.
 //
 // In stages ops are cut otherwise, and activations lie in buffers that all layers share. Each op is
-// ordered against each other one as a whole, so rectangles are whole buffers; what is there at
-// which time, the values say.
+// ordered against each other one as a whole, so rectangles are whole buffers, but for tiles of
+// tokens that are turned (MGL_WIDE_TURNED), which rows are numbers of; what is there at which time,
+// the values say.
 #include "lower/access.h"
 
 #include <assert.h>
@@ -65,12 +66,17 @@ typedef struct access_list {
   const mgl_schedule *schedule;
   mgl_access *out;
   uint32_t count;
+  uint32_t row_begin, row_end;  // of an op of stages: tiles of tokens
 } access_list;
 
 static void add(access_list *list, bool writes, uint32_t buffer, uint64_t value) {
   assert(list->count < MGL_ACCESS_MAX);
-  list->out[list->count++] = (mgl_access){
-      .buffer = buffer, .row_end = 1, .column_end = 1, .writes = writes, .value = value};
+  list->out[list->count++] = (mgl_access){.buffer = buffer,
+                                          .row_begin = list->row_begin,
+                                          .row_end = list->row_end,
+                                          .column_end = 1,
+                                          .writes = writes,
+                                          .value = value};
 }
 
 static void add_read(access_list *list, uint32_t buffer, uint64_t value) {
@@ -153,6 +159,12 @@ static uint32_t parts_of(const access_list *list, const mgl_op *linear_add) {
                                                           : BUFFER_INBOX + number % 2;
 }
 
+// Over which the sums are that a norm adds.
+static uint32_t ranks_of_norm(const access_list *list, const mgl_schedule_op *norm) {
+  const mgl_op *op = &list->program->ops[norm->op];
+  return mgl_stages_ranks(list->program, producer_of(list->program, op->inputs[0]));
+}
+
 // The norm of linear `op_idx`: it reads its residual stream, of which `parts` parts are still to be
 // added where the linear before left them.
 static void add_norm(access_list *list, uint32_t op_idx, uint32_t parts) {
@@ -223,6 +235,26 @@ static void add_normed_linear(access_list *list, const mgl_schedule_op *s) {
             op->output);
 }
 
+// The tiles of tokens of units [begin, end): of a turned linear the one that they are stages of; of
+// a turned norm those of all ranks among which its own one is, since the others' steps write there.
+static void set_rows(access_list *list, const mgl_schedule_op *s, uint32_t begin, uint32_t end) {
+  const uint32_t tile_tokens = list->schedule->tile_tokens;
+  list->row_begin = 0;
+  list->row_end = list->schedule->tokens / tile_tokens;
+  if ((s->flags & MGL_WIDE_TURNED) == 0 || end - begin == s->units) {
+    return;
+  }
+  if (s->kind == MGL_OP_RMSNORM) {
+    const uint32_t ranks = ranks_of_norm(list, s);
+    const uint32_t units = s->units / (s->rows / tile_tokens / ranks);  // of an own tile
+    list->row_begin = begin / units * ranks;
+    list->row_end = ((end - 1) / units + 1) * ranks;
+  } else {
+    list->row_begin = begin / (s->units / s->tiles) % (s->rows / tile_tokens);
+    list->row_end = list->row_begin + 1;
+  }
+}
+
 static void add_stage_op(access_list *list, const mgl_schedule_op *s) {
   const mgl_op *op = &list->program->ops[s->op];
   if (mgl_op_kind_is_exchange((mgl_op_kind)s->kind)) {  // the ranks' logits, in one row
@@ -253,9 +285,10 @@ static void add_stage_op(access_list *list, const mgl_schedule_op *s) {
 uint32_t mgl_schedule_accesses(const mgl_graph *program, const mgl_schedule *schedule,
                                uint32_t op_idx, uint32_t begin, uint32_t end,
                                mgl_access out[MGL_ACCESS_MAX]) {
-  access_list list = {program, schedule, out, 0};
+  access_list list = {.program = program, .schedule = schedule, .out = out};
   const mgl_schedule_op *s = &schedule->ops[op_idx];
   if (schedule->lowering == MGL_LOWER_STAGES) {
+    set_rows(&list, s, begin, end);
     add_stage_op(&list, s);
     return list.count;
   }

@@ -19,16 +19,23 @@
 
 enum { UNIT_TOKENS = 8 };  // of embed and of norms
 
+// Whose tiles of tokens a step of a turned op computes.
+typedef enum row_owner { ROWS_OF_OTHERS, ROWS_OF_OWN, ROW_OWNERS } row_owner;
+
 // A schedule under construction; in the first of two passes it is only counted.
 typedef struct builder {
   const mgl_graph *program;
   const mgl_stages_options *options;
   mgl_schedule *out;  // its arrays are NULL while counting
-  uint32_t op_count, step_count, stage_count;
-  uint32_t stage_steps;   // of this stage so far
+  uint32_t op_count, step_count, stage_count, event_count;
+  uint32_t stage_steps;  // of this stage so far
+  uint32_t event;        // that this stage's end is; MGL_NO_EVENT: it has none yet
+  // What steps wait for, of each chain of token tiles, of the other ranks' and this one's.
+  uint32_t ready[MGL_STAGES_CHAINS][ROW_OWNERS];
   uint32_t splits;        // of the linear whose parts the next norm adds; 1: there are none
   bool weighed;           // that linear does the norm too
   bool scattered;         // its parts go to the ranks whose rows they are
+  bool turned;            // and tiles of tokens are numbered from the own ones
   bool rotated;           // qkv_proj does the rotation too
   uint32_t shared_tiles;  // so far
   uint64_t part_bytes;    // most bytes of the sums of a linear's steps
@@ -54,8 +61,22 @@ uint32_t mgl_stages_ranks(const mgl_graph *program, const mgl_op *op) {
   return ranks > 1 ? ranks : 1;
 }
 
-bool mgl_stages_scatter(uint32_t tokens, uint32_t tile_tokens, uint32_t features, uint32_t ranks) {
-  return ranks > 1 && tokens / tile_tokens >= ranks && features <= MGL_STAGES_SCATTERED;
+bool mgl_stages_turn(const mgl_stages_options *o, uint32_t ranks) {
+  const uint32_t tiles = o->tokens / o->tile_tokens;
+  return o->turned && ranks > 1 && tiles >= ranks && tiles % ranks == 0;
+}
+
+bool mgl_stages_scatter(const mgl_stages_options *o, uint32_t features, uint32_t ranks) {
+  return mgl_stages_turn(o, ranks) ||
+         (ranks > 1 && o->tokens / o->tile_tokens >= ranks && features <= MGL_STAGES_SCATTERED);
+}
+
+uint32_t mgl_stages_others(const mgl_schedule_op *op, uint32_t trigger) {
+  if ((op->flags & (MGL_WIDE_OVER | MGL_WIDE_WEIGHS)) != MGL_WIDE_OVER) {
+    return MGL_NO_EVENT;
+  }
+  const bool apart = op->kind == MGL_OP_RMSNORM && (op->flags & MGL_WIDE_TURNED) != 0;
+  return apart ? trigger + 1 : trigger;
 }
 
 uint32_t mgl_stages_gathered_rows(const mgl_stages_options *o) {
@@ -63,29 +84,57 @@ uint32_t mgl_stages_gathered_rows(const mgl_stages_options *o) {
   return rows < o->tokens ? rows : o->tokens;
 }
 
-// The next op's steps wait for all of this stage.
-static void end_stage(builder *b) {
-  if (b->out->events != NULL) {
-    b->out->events[b->stage_count].trigger_count = b->stage_steps;
+static void set_ready(builder *b, uint32_t event) {
+  for (uint32_t chain = 0; chain < MGL_STAGES_CHAINS; chain++) {
+    b->ready[chain][ROWS_OF_OTHERS] = b->ready[chain][ROWS_OF_OWN] = event;
   }
+}
+
+// The next op's steps wait for all of this stage, if it ends with one event.
+static void end_stage(builder *b) {
+  if (b->event != MGL_NO_EVENT) {
+    set_ready(b, b->event);
+  }
+  b->event = MGL_NO_EVENT;
   b->stage_steps = 0;
   b->stage_count++;
 }
 
-// A step of the op that add_op adds next.
-static void add_step(builder *b, uint32_t worker, uint32_t begin, uint32_t end) {
+// The event of this stage's end.
+static uint32_t end_event(builder *b) {
+  b->event = b->event == MGL_NO_EVENT ? b->event_count++ : b->event;
+  return b->event;
+}
+
+static void count_trigger(builder *b, uint32_t event) {
+  if (b->out->events != NULL && event != MGL_NO_EVENT) {
+    b->out->events[event].trigger_count++;
+  }
+}
+
+// A step of op number `idx`, which is or will be `op`.
+static void put_step(builder *b, uint32_t idx, const mgl_schedule_op *op, uint32_t worker,
+                     uint32_t begin, uint32_t end, uint32_t wait, uint32_t trigger) {
   if (b->out->steps != NULL) {
-    bool first = b->stage_count == 0;
+    const uint32_t others = mgl_stages_others(op, trigger);
     b->out->steps[b->step_count] =
-        (mgl_schedule_step){.op = b->op_count,
+        (mgl_schedule_step){.op = idx,
                             .begin = begin,
                             .end = end,
                             .worker = worker,
-                            .wait = first ? MGL_WAIT_NOTHING : MGL_WAIT_STAGE,
-                            .event = first ? MGL_NO_EVENT : b->stage_count - 1,
-                            .trigger = b->stage_count};
+                            .wait = wait == MGL_NO_EVENT ? MGL_WAIT_NOTHING : MGL_WAIT_STAGE,
+                            .event = wait,
+                            .trigger = trigger};
+    count_trigger(b, trigger);
+    count_trigger(b, others == trigger ? MGL_NO_EVENT : others);
   }
   b->step_count++;
+}
+
+// A step of the op that add_op adds next, of all rows.
+static void add_step(builder *b, const mgl_schedule_op *op, uint32_t worker, uint32_t begin,
+                     uint32_t end) {
+  put_step(b, b->op_count, op, worker, begin, end, b->ready[0][ROWS_OF_OWN], end_event(b));
   b->stage_steps++;
 }
 
@@ -100,7 +149,8 @@ static void add_op(builder *b, const mgl_schedule_op *op) {
 // Steps of an op in this stage: `count` with equal shares of its units, in turn to the workers.
 static void add_steps(builder *b, const mgl_schedule_op *op, uint32_t count) {
   for (uint32_t i = 0; i < count; i++) {
-    add_step(b, b->stage_steps % b->options->workers, (uint32_t)((uint64_t)op->units * i / count),
+    add_step(b, op, b->stage_steps % b->options->workers,
+             (uint32_t)((uint64_t)op->units * i / count),
              (uint32_t)((uint64_t)op->units * (i + 1) / count));
   }
   add_op(b, op);
@@ -231,7 +281,8 @@ uint32_t mgl_stages_tile_tokens(const mgl_graph *program, uint32_t tokens, uint3
     return best;
   }
   for (uint32_t tile = best; tile >= MGL_WIDE_LEAST_TILE; tile /= 2) {
-    const mgl_stages_options options = {tokens, tile, logit_rows, workers};
+    const mgl_stages_options options = {
+        .tokens = tokens, .tile_tokens = tile, .logit_rows = logit_rows, .workers = workers};
     const builder b = {.program = program, .options = &options};
     uint64_t cycles = 0;
     for (size_t i = 0; i < program->op_count; i++) {
@@ -258,22 +309,23 @@ static uint32_t even_cut(const builder *b, uint32_t tiles, uint32_t k_stages, ui
   return k_stages - inside < SNAP ? at + k_stages - inside : at;
 }
 
-static void add_linear_steps(builder *b, const tile_cut *cut, uint32_t tiles, uint32_t k_stages) {
-  uint32_t workers = b->options->workers;
+static void add_linear_steps(builder *b, const mgl_schedule_op *op, const tile_cut *cut,
+                             uint32_t k_stages) {
+  const uint32_t workers = b->options->workers, tiles = op->tiles;
   if (cut->how == EVEN) {
     for (uint32_t worker = 0; worker < workers; worker++) {
       uint32_t end = even_cut(b, tiles, k_stages, worker + 1);
       for (uint32_t at = even_cut(b, tiles, k_stages, worker), next = 0; at < end; at = next) {
         next = (at / k_stages + 1) * k_stages;
         next = next < end ? next : end;
-        add_step(b, worker, at, next);
+        add_step(b, op, worker, at, next);
       }
     }
     return;
   }
   for (uint32_t split = 0; split < cut->passes; split++) {
     for (uint32_t tile = 0; tile < tiles; tile++) {
-      add_step(b, b->stage_steps % workers, tile * k_stages + k_stages * split / cut->passes,
+      add_step(b, op, b->stage_steps % workers, tile * k_stages + k_stages * split / cut->passes,
                tile * k_stages + k_stages * (split + 1) / cut->passes);
     }
   }
@@ -288,8 +340,10 @@ static void send_parts(builder *b, const tile_cut *cut, uint32_t ranks, mgl_sche
   const uint64_t part = mgl_stages_stream_bytes(b->options->tokens, features);
   b->weighed = has_few_tokens(b) && cut->passes > 1 && next->kind != MGL_OP_LOGITS;
   const uint64_t bytes = ranks * (b->weighed ? 1 : cut->passes) * part;
-  b->scattered = mgl_stages_scatter(b->options->tokens, b->options->tile_tokens, features, ranks);
-  out->flags = MGL_WIDE_OVER | (b->scattered ? MGL_WIDE_SCATTERS : 0);
+  b->scattered = mgl_stages_scatter(b->options, features, ranks);
+  b->turned = mgl_stages_turn(b->options, ranks);
+  out->flags =
+      MGL_WIDE_OVER | (b->scattered ? MGL_WIDE_SCATTERS : 0) | (b->turned ? MGL_WIDE_TURNED : 0);
   out->splits = cut->passes;
   b->splits = ranks * cut->passes;
   if (b->weighed) {
@@ -339,20 +393,133 @@ static void share_tiles(builder *b, const mgl_op *op, const tile_cut *cut, mgl_s
   }
 }
 
-// The norm in front of a linear is a stage, unless the linear before does it.
-static void add_norm(builder *b, const mgl_op *op, uint32_t k, uint32_t rows) {
+// --- sums of which each rank has its own rows ----------------------------------------------------
+//
+// Tiles of tokens are turned (MGL_WIDE_TURNED): of every R tiles number 0 is this rank's own. They
+// form chains, each with events of its own, so that the sums of a chain travel while the other's
+// products run.
+
+static uint32_t ranks_of_sums(const builder *b) {
+  uint32_t ranks = 1;
+  for (size_t i = 0; i < b->program->op_count && ranks == 1; i++) {
+    const mgl_op *op = &b->program->ops[i];
+    ranks = op->kind == MGL_OP_LINEAR_ADD ? mgl_stages_ranks(b->program, op) : ranks;
+  }
+  return ranks;
+}
+
+// Of the tiles of tokens; there are whole groups of a tile of each rank.
+static uint32_t chains_of(const builder *b) {
+  const uint32_t groups = b->options->tokens / b->options->tile_tokens / ranks_of_sums(b);
+  return groups % MGL_STAGES_CHAINS == 0 ? MGL_STAGES_CHAINS : 1;
+}
+
+// Steps of the linear that is added next, of the tiles of a chain that are this rank's, or others'.
+static void add_turned_steps(builder *b, uint32_t idx, const mgl_schedule_op *op,
+                             const tile_cut *cut, uint32_t chain, row_owner owner,
+                             uint32_t trigger) {
+  const uint32_t ranks = ranks_of_sums(b), of_rows = op->rows / b->options->tile_tokens;
+  const uint32_t k_stages = op->units / op->tiles, chains = chains_of(b);
+  const uint32_t first = of_rows / ranks * chain / chains * ranks;
+  const uint32_t last = of_rows / ranks * (chain + 1) / chains * ranks;
+  for (uint32_t split = 0; split < cut->passes; split++) {
+    for (uint32_t tile = 0; tile < op->tiles; tile++) {
+      const uint32_t of_tokens = tile % of_rows;
+      const row_owner is = of_tokens % ranks == 0 ? ROWS_OF_OWN : ROWS_OF_OTHERS;
+      if (of_tokens >= first && of_tokens < last && is == owner) {
+        put_step(b, idx, op, b->stage_steps++ % b->options->workers,
+                 tile * k_stages + k_stages * split / cut->passes,
+                 tile * k_stages + k_stages * (split + 1) / cut->passes, b->ready[chain][owner],
+                 trigger);
+      }
+    }
+  }
+}
+
+// A linear_add: tiles of other ranks' tokens first. What follows a chain waits for all ranks' steps
+// of it; gathered rows, for those of all chains.
+static void add_turned_sums(builder *b, const mgl_schedule_op *op, const tile_cut *cut) {
+  const bool whole = linear_behind(b, &b->program->ops[op->op])->kind == MGL_OP_LOGITS;
+  uint32_t ends[MGL_STAGES_CHAINS];
+  for (uint32_t chain = 0; chain < chains_of(b); chain++) {
+    ends[chain] = whole ? end_event(b) : b->event_count++;
+  }
+  for (int owner = ROWS_OF_OTHERS; owner < ROW_OWNERS; owner++) {
+    for (uint32_t chain = 0; chain < chains_of(b); chain++) {
+      add_turned_steps(b, b->op_count, op, cut, chain, (row_owner)owner, ends[chain]);
+    }
+  }
+  for (uint32_t chain = 0; chain < chains_of(b); chain++) {
+    b->ready[chain][ROWS_OF_OWN] = b->ready[chain][ROWS_OF_OTHERS] = ends[chain];
+  }
+}
+
+// The norm of a chain's own rows: they are ready here at its end, others when the others' ends are
+// here.
+static void add_turned_norm(builder *b, uint32_t idx, const mgl_schedule_op *norm, uint32_t chain) {
+  const uint32_t chains = chains_of(b), workers = b->options->workers;
+  const uint32_t begin = norm->units / chains * chain, units = norm->units / chains;
+  const uint32_t count = units < workers ? units : workers;
+  const uint32_t end = b->event_count;
+  b->event_count += 2;  // mgl_stages_others
+  for (uint32_t i = 0; i < count; i++) {
+    put_step(b, idx, norm, i, begin + (uint32_t)((uint64_t)units * i / count),
+             begin + (uint32_t)((uint64_t)units * (i + 1) / count), b->ready[chain][ROWS_OF_OWN],
+             end);
+  }
+  b->ready[chain][ROWS_OF_OWN] = end;
+  b->ready[chain][ROWS_OF_OTHERS] = end + 1;
+}
+
+// A norm and the linear behind it. Own tiles of the first chain need the other ranks least, so they
+// come first; the second chain's norm comes behind them, where all workers have some.
+static void add_turned_linear(builder *b, const mgl_schedule_op *norm, const mgl_schedule_op *op,
+                              const tile_cut *cut) {
+  const bool apart = b->program->ops[op->op + 1].kind == MGL_OP_LINEAR_ADD;  // no attend between
+  const uint32_t chains = chains_of(b), idx = b->op_count + 1;
+  const uint32_t own = op->tiles / ranks_of_sums(b) / chains;
+  uint32_t ends[MGL_STAGES_CHAINS][ROW_OWNERS];
+  for (uint32_t i = 0; i < chains * ROW_OWNERS; i++) {
+    ends[i / ROW_OWNERS][i % ROW_OWNERS] = apart ? b->event_count++ : end_event(b);
+  }
+  add_turned_norm(b, b->op_count, norm, 0);
+  for (uint32_t chain = 1; chain < chains && own < b->options->workers; chain++) {
+    add_turned_norm(b, b->op_count, norm, chain);
+  }
+  add_turned_steps(b, idx, op, cut, 0, ROWS_OF_OWN, ends[0][ROWS_OF_OWN]);
+  for (uint32_t chain = 1; chain < chains && own >= b->options->workers; chain++) {
+    add_turned_norm(b, b->op_count, norm, chain);
+  }
+  for (uint32_t chain = 0; chain < chains; chain++) {
+    add_turned_steps(b, idx, op, cut, chain, ROWS_OF_OTHERS, ends[chain][ROWS_OF_OTHERS]);
+  }
+  for (uint32_t chain = 1; chain < chains; chain++) {
+    add_turned_steps(b, idx, op, cut, chain, ROWS_OF_OWN, ends[chain][ROWS_OF_OWN]);
+  }
+  for (uint32_t i = 0; i < chains * ROW_OWNERS; i++) {
+    b->ready[i / ROW_OWNERS][i % ROW_OWNERS] = ends[i / ROW_OWNERS][i % ROW_OWNERS];
+  }
+  add_op(b, norm);
+  b->stage_count++;
+  add_op(b, op);
+}
+
+// --- linears and norms ---------------------------------------------------------------------------
+
+// The norm in front of a linear.
+static mgl_schedule_op norm_before(const builder *b, const mgl_op *op, uint32_t k, uint32_t rows) {
+  const bool gathers = op->kind == MGL_OP_LOGITS;
   mgl_schedule_op norm =
       simple(b, MGL_OP_RMSNORM, op, rows / UNIT_TOKENS * ceil_div(k, MGL_WIDE_NORM_RANGE));
   norm.rows = rows;
   norm.splits = b->splits;
-  norm.flags = (op->kind == MGL_OP_LOGITS ? MGL_WIDE_GATHERS : 0) |
-               (b->scattered ? MGL_WIDE_OVER | MGL_WIDE_SCATTERS : 0);
-  if (!b->weighed) {
-    add_spread(b, &norm);
-    end_stage(b);
+  norm.flags =
+      (gathers ? MGL_WIDE_GATHERS : 0) | (b->scattered ? MGL_WIDE_OVER | MGL_WIDE_SCATTERS : 0);
+  if (b->turned && !gathers) {
+    norm.flags |= MGL_WIDE_TURNED;
+    norm.units /= ranks_of_sums(b);
   }
-  b->splits = 1;
-  b->weighed = b->scattered = false;
+  return norm;
 }
 
 static void add_linear(builder *b, const mgl_op *op) {
@@ -360,8 +527,15 @@ static void add_linear(builder *b, const mgl_op *op) {
   uint32_t rows =
       op->kind == MGL_OP_LOGITS ? mgl_stages_gathered_rows(b->options) : b->options->tokens;
   uint32_t k_stages = m.k_padded / MGL_WIDE_K;
+  const mgl_schedule_op norm = norm_before(b, op, m.k, rows);
+  const bool turned = (norm.flags & MGL_WIDE_TURNED) != 0;
   if (op->kind != MGL_OP_LINEAR_ADD) {
-    add_norm(b, op, m.k, rows);
+    if (!b->weighed && !turned) {  // else the linear before does it, or it is cut with this one
+      add_spread(b, &norm);
+      end_stage(b);
+    }
+    b->splits = 1;
+    b->weighed = b->scattered = b->turned = false;
   }
   mgl_schedule_op out = simple(b, op->kind, op, 0);
   out.rows = rows;
@@ -369,8 +543,16 @@ static void add_linear(builder *b, const mgl_op *op) {
   out.units = out.tiles * k_stages;
   tile_cut cut = cut_of(b, op, out.tiles, k_stages);
   share_tiles(b, op, &cut, &out);
-  add_linear_steps(b, &cut, out.tiles, k_stages);
-  add_op(b, &out);
+  if (op->kind != MGL_OP_LINEAR_ADD && turned) {
+    out.flags |= MGL_WIDE_TURNED;
+    add_turned_linear(b, &norm, &out, &cut);
+  } else if (op->kind == MGL_OP_LINEAR_ADD && b->turned) {
+    add_turned_sums(b, &out, &cut);
+    add_op(b, &out);
+  } else {
+    add_linear_steps(b, &out, &cut, k_stages);
+    add_op(b, &out);
+  }
   end_stage(b);
 }
 
@@ -411,7 +593,9 @@ static void add_first_stage(builder *b) {
 
 static builder build(const mgl_graph *program, const mgl_stages_options *options,
                      mgl_schedule *out) {
-  builder b = {.program = program, .options = options, .out = out, .splits = 1};
+  builder b = {
+      .program = program, .options = options, .out = out, .splits = 1, .event = MGL_NO_EVENT};
+  set_ready(&b, MGL_NO_EVENT);
   add_first_stage(&b);
   for (size_t i = 0; i < program->op_count; i++) {
     const mgl_op *op = &program->ops[i];
@@ -461,11 +645,12 @@ mgl_status mgl_lower_stages(const mgl_graph *program, const mgl_stages_options *
                         .tokens = options->tokens,
                         .logit_rows = options->logit_rows,
                         .worker_count = options->workers,
-                        .tile_tokens = options->tile_tokens};
+                        .tile_tokens = options->tile_tokens,
+                        .turned = options->turned};
   builder counted = build(program, options, &sizes);
   sizes.op_count = counted.op_count;
   sizes.step_count = counted.step_count;
-  sizes.event_count = counted.stage_count;
+  sizes.event_count = counted.event_count;
   sizes.part_bytes = counted.part_bytes;
   sizes.inbox_bytes = counted.inbox_bytes;
   sizes.shared_tiles = counted.shared_tiles;
@@ -474,7 +659,7 @@ mgl_status mgl_lower_stages(const mgl_graph *program, const mgl_stages_options *
     return mgl_schedule_out_of_memory(err);
   }
   (void)build(program, options, *out);
-  for (uint32_t i = 0; i < counted.stage_count; i++) {
+  for (uint32_t i = 0; i < counted.event_count; i++) {
     (*out)->events[i].type = MGL_EVENT_LAUNCH_TASKS;
   }
   mgl_schedule_fill_lists(*out);

@@ -22,6 +22,7 @@
 
 #include "compile/tgraph.h"
 #include "lower/lower_parts.h"
+#include "lower/stages.h"
 #include "lower/verify_parts.h"
 
 #define MAX_WORK_BYTES ((size_t)2 << 30)  // of one verification
@@ -157,11 +158,8 @@ static mgl_status find_step_ancestors(mgl_verifier *v, uint32_t idx, mgl_task_se
   return MGL_OK;
 }
 
-static mgl_status trigger(mgl_verifier *v, uint32_t idx, mgl_task_set ancestors, mgl_error *err) {
-  uint32_t event = v->s->steps[idx].trigger;
-  if (event == MGL_NO_EVENT) {
-    return MGL_OK;
-  }
+static mgl_status trigger_event(mgl_verifier *v, uint32_t idx, uint32_t event,
+                                mgl_task_set ancestors, mgl_error *err) {
   if (event >= v->s->event_count) {
     return mgl_schedule_wrong(err, "a step must trigger an event of the schedule", idx, event);
   }
@@ -174,6 +172,22 @@ static mgl_status trigger(mgl_verifier *v, uint32_t idx, mgl_task_set ancestors,
   return added && mgl_span_list_add_set(&v->gathered[event], ancestors)
              ? MGL_OK
              : mgl_verifier_out_of_memory(v, err);
+}
+
+// In stages of several ranks, what the other ranks' copy of a step triggers here stands for what
+// this one's step triggers there, and what it writes here for what this one's writes there.
+static mgl_status trigger(mgl_verifier *v, uint32_t idx, mgl_task_set ancestors, mgl_error *err) {
+  const mgl_schedule_step *step = &v->s->steps[idx];
+  const bool stages = v->s->lowering == MGL_LOWER_STAGES;
+  const uint32_t others =
+      stages ? mgl_stages_others(&v->s->ops[step->op], step->trigger) : MGL_NO_EVENT;
+  if (step->trigger == MGL_NO_EVENT) {
+    return MGL_OK;
+  }
+  MGL_TRY(trigger_event(v, idx, step->trigger, ancestors, err));
+  return others == MGL_NO_EVENT || others == step->trigger
+             ? MGL_OK
+             : trigger_event(v, idx, others, ancestors, err);
 }
 
 static mgl_status find_ancestors(mgl_verifier *v, mgl_error *err) {

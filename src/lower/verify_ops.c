@@ -16,11 +16,38 @@ static uint32_t ceil_div(uint32_t a, uint32_t b) {
   return (a + b - 1) / b;
 }
 
+static mgl_stages_options options_of(const mgl_schedule *s) {
+  return (mgl_stages_options){.tokens = s->tokens,
+                              .tile_tokens = s->tile_tokens,
+                              .logit_rows = s->logit_rows,
+                              .workers = s->worker_count,
+                              .turned = s->turned};
+}
+
+// The linear_add that the residual stream comes from that a linear begins with, or NULL.
+static const mgl_op *added_before(const mgl_verifier *v, const mgl_op *linear) {
+  for (size_t i = 0; i < v->program->op_count; i++) {
+    const mgl_op *op = &v->program->ops[i];
+    if (op->output == linear->inputs[0]) {
+      return op->kind == MGL_OP_LINEAR_ADD ? op : NULL;
+    }
+  }
+  return NULL;
+}
+
+// Ranks over which what an op of a stage makes, or a norm adds, is summed or gathered.
+static uint32_t ranks_of(const mgl_verifier *v, const mgl_schedule_op *op) {
+  const mgl_op *of = &v->program->ops[op->op];
+  const mgl_op *linear = op->kind == MGL_OP_RMSNORM ? added_before(v, of) : of;
+  bool has = linear != NULL && (op->kind == MGL_OP_RMSNORM || op->kind == (uint32_t)of->kind);
+  return has ? mgl_stages_ranks(v->program, linear) : 1;
+}
+
 // Units of an op of stages, by its own numbers (twin/wide_run.h).
 static mgl_status check_stage_units(const mgl_verifier *v, uint32_t idx, mgl_error *err) {
   const mgl_schedule *s = v->s;
   const mgl_schedule_op *op = &s->ops[idx];
-  mgl_stages_options options = {s->tokens, s->tile_tokens, s->logit_rows, s->worker_count};
+  const mgl_stages_options options = options_of(s);
   mgl_packed_matrices m = mgl_packed_matrices_of(v->program, &v->program->ops[op->op]);
   bool gathers = v->program->ops[op->op].kind == MGL_OP_LOGITS;
   uint32_t rows = gathers ? mgl_stages_gathered_rows(&options) : s->tokens;
@@ -31,7 +58,10 @@ static mgl_status check_stage_units(const mgl_verifier *v, uint32_t idx, mgl_err
     case MGL_OP_ROPE_ANGLES:
     case MGL_OP_KV_WRITE: units = s->tokens; break;
     case MGL_OP_ATTEND: units = s->worker_count; break;
-    case MGL_OP_RMSNORM: units = rows / 8 * ceil_div(m.k, MGL_WIDE_NORM_RANGE); break;
+    case MGL_OP_RMSNORM:
+      units = rows / 8 * ceil_div(m.k, MGL_WIDE_NORM_RANGE);
+      units /= (op->flags & MGL_WIDE_TURNED) != 0 ? ranks_of(v, op) : 1;
+      break;
     default:
       units =
           mgl_op_kind_is_exchange((mgl_op_kind)op->kind) ? 1 : tiles * (m.k_padded / MGL_WIDE_K);
@@ -48,17 +78,6 @@ static mgl_status check_stage_units(const mgl_verifier *v, uint32_t idx, mgl_err
   return MGL_OK;
 }
 
-// The linear_add that the residual stream comes from that a linear begins with, or NULL.
-static const mgl_op *added_before(const mgl_verifier *v, const mgl_op *linear) {
-  for (size_t i = 0; i < v->program->op_count; i++) {
-    const mgl_op *op = &v->program->ops[i];
-    if (op->output == linear->inputs[0]) {
-      return op->kind == MGL_OP_LINEAR_ADD ? op : NULL;
-    }
-  }
-  return NULL;
-}
-
 // Most parts that an op of a stage makes, or adds.
 static uint32_t most_splits(const mgl_verifier *v, const mgl_schedule_op *op) {
   const mgl_op *of = &v->program->ops[op->op];
@@ -70,12 +89,14 @@ static uint32_t most_splits(const mgl_verifier *v, const mgl_schedule_op *op) {
   return may ? (uint32_t)MGL_STAGES_MAX_SPLITS : 1;
 }
 
-// Ranks over which what an op of a stage makes, or a norm adds, is summed or gathered.
-static uint32_t ranks_of(const mgl_verifier *v, const mgl_schedule_op *op) {
+// Whether a linear follows a norm whose rows are turned.
+static bool begins_with_turned(const mgl_verifier *v, const mgl_schedule_op *op) {
   const mgl_op *of = &v->program->ops[op->op];
-  const mgl_op *linear = op->kind == MGL_OP_RMSNORM ? added_before(v, of) : of;
-  bool has = linear != NULL && (op->kind == MGL_OP_RMSNORM || op->kind == (uint32_t)of->kind);
-  return has ? mgl_stages_ranks(v->program, linear) : 1;
+  const bool normed = op->kind == (uint32_t)of->kind && mgl_op_is_linear(of) &&
+                      of->kind != MGL_OP_LINEAR_ADD && of->kind != MGL_OP_LOGITS;
+  const mgl_op *before = normed ? added_before(v, of) : NULL;
+  const mgl_stages_options options = options_of(v->s);
+  return before != NULL && mgl_stages_turn(&options, mgl_stages_ranks(v->program, before));
 }
 
 // What an op of stages does besides.
@@ -88,10 +109,12 @@ static mgl_status check_stage_flags(const mgl_verifier *v, uint32_t idx, mgl_err
   const bool sums = op->kind == MGL_OP_RMSNORM || op->kind == MGL_OP_LINEAR_ADD;
   const uint32_t features = (uint32_t)mgl_tensor_row_elements(
       &v->program->tensors[op->kind == MGL_OP_RMSNORM ? of->inputs[0] : of->output]);
-  const bool scatters =
-      sums && mgl_stages_scatter(v->s->tokens, v->s->tile_tokens, features, ranks);
+  const mgl_stages_options options = options_of(v->s);
+  const bool scatters = sums && mgl_stages_scatter(&options, features, ranks);
   const bool over = ranks > 1 && (scatters || op->kind != MGL_OP_RMSNORM);
-  switch (op->flags & ~(uint32_t)(MGL_WIDE_OVER | MGL_WIDE_SCATTERS)) {
+  const bool turned = scatters ? mgl_stages_turn(&options, ranks) && of->kind != MGL_OP_LOGITS
+                               : begins_with_turned(v, op);
+  switch (op->flags & ~(uint32_t)(MGL_WIDE_OVER | MGL_WIDE_SCATTERS | MGL_WIDE_TURNED)) {
     case 0: right = with == NULL; break;
     case MGL_WIDE_GATHERS: right = with == NULL && op->kind == MGL_OP_RMSNORM; break;
     case MGL_WIDE_WEIGHS:
@@ -108,7 +131,8 @@ static mgl_status check_stage_flags(const mgl_verifier *v, uint32_t idx, mgl_err
   bool gathers = op->kind == MGL_OP_RMSNORM && of->kind == MGL_OP_LOGITS;
   right = right && gathers == ((op->flags & MGL_WIDE_GATHERS) != 0) &&
           over == ((op->flags & MGL_WIDE_OVER) != 0) &&
-          scatters == ((op->flags & MGL_WIDE_SCATTERS) != 0) && op->splits >= 1 &&
+          scatters == ((op->flags & MGL_WIDE_SCATTERS) != 0) &&
+          turned == ((op->flags & MGL_WIDE_TURNED) != 0) && op->splits >= 1 &&
           op->splits <= most_splits(v, op);
   return right ? MGL_OK
                : mgl_schedule_wrong(err, "an op of a stage has flags that its kind has no use for",
@@ -137,7 +161,8 @@ static mgl_status check_parts(const mgl_verifier *v, uint32_t idx, mgl_error *er
       of->kind == MGL_OP_LINEAR_ADD
           ? op->splits * mgl_stages_stream_bytes(s->tokens, features)
           : (uint64_t)op->splits * op->tiles * MGL_WIDE_FEATURES * s->tile_tokens * sizeof(float);
-  bool leaves = op->first_shared != MGL_NOT_SHARED || op->splits > 1 || op->flags != 0;
+  bool leaves = op->first_shared != MGL_NOT_SHARED || op->splits > 1 ||
+                (op->flags & ~(uint32_t)MGL_WIDE_TURNED) != 0;
   if (!leaves) {
     return MGL_OK;
   }
@@ -420,11 +445,76 @@ static mgl_status check_lists(const mgl_verifier *v, mgl_error *err) {
 
 // --- waits ---------------------------------------------------------------------------------------
 
-// Steps wait in the manner of their lowering; those of a stage, or a launch, for the one before,
-// and they trigger the end of their own.
+// Steps of launches wait for the one before, and trigger the end of their own.
+static mgl_status check_launch(const mgl_verifier *v, uint32_t idx, mgl_error *err) {
+  const mgl_schedule_step *step = &v->s->steps[idx];
+  const uint32_t stage = v->s->ops[step->op].stage;
+  return step->trigger == stage && step->event == (stage == 0 ? MGL_NO_EVENT : stage - 1)
+             ? MGL_OK
+             : mgl_schedule_wrong(
+                   err, "a step must wait for the stage before its own, and trigger its own", idx,
+                   stage);
+}
+
+// A step of a turned linear behind a turned norm waits for the end of the norm here, if its tile of
+// tokens is this rank's own, and else for the others' end: both are of the same steps.
+static mgl_status check_turned(const mgl_verifier *v, uint32_t op, mgl_error *err) {
+  const mgl_schedule *s = v->s;
+  const mgl_schedule_op *o = &s->ops[op];
+  const mgl_schedule_op *norm = op > 0 ? &s->ops[op - 1] : NULL;
+  if ((o->flags & MGL_WIDE_TURNED) == 0 || o->tiles == 0 || o->kind == MGL_OP_LINEAR_ADD) {
+    return MGL_OK;
+  }
+  const uint32_t per_tile = o->units / o->tiles, tiles = s->tokens / s->tile_tokens;
+  const uint32_t ranks = mgl_stages_ranks(v->program, added_before(v, &v->program->ops[o->op]));
+  for (uint32_t i = v->op_first[op]; i < v->op_first[op + 1]; i++) {
+    const uint32_t event = s->steps[v->steps[i].step].event;
+    const bool own = v->steps[i].begin / per_tile % tiles % ranks == 0;
+    bool right = false;
+    for (uint32_t j = v->op_first[op - 1]; j < v->op_first[op] && !right; j++) {
+      const uint32_t end = s->steps[v->steps[j].step].trigger;
+      right = event == (own ? end : mgl_stages_others(norm, end));
+    }
+    if (!right) {
+      return mgl_schedule_wrong(err, "a turned tile must wait for the norm of whose rows it has",
+                                v->steps[i].step, event);
+    }
+  }
+  return MGL_OK;
+}
+
+// Ops whose steps trigger the same event are a stage; the next op begins the next one. Steps of a
+// stage wait for the end of the one before, but for those of turned tiles, of which verify.c proves
+// that they wait for what they read.
+static mgl_status check_stages(const mgl_verifier *v, mgl_error *err) {
+  const mgl_schedule *s = v->s;
+  uint32_t before = MGL_NO_EVENT;  // the end of the stage before
+  for (uint32_t op = 0; op < s->op_count; op++) {
+    const uint32_t first = v->steps[v->op_first[op]].step;
+    const uint32_t last = op == 0 ? first : v->steps[v->op_first[op - 1]].step;
+    const bool same = op > 0 && s->steps[first].trigger == s->steps[last].trigger;
+    if (s->ops[op].stage != (op == 0 ? 0 : s->ops[op - 1].stage + (same ? 0 : 1))) {
+      return mgl_schedule_wrong(err, "ops that trigger the same event must be a stage", op,
+                                s->ops[op].stage);
+    }
+    before = op > 0 && !same ? s->steps[last].trigger : before;
+    MGL_TRY(check_turned(v, op, err));
+    for (uint32_t i = v->op_first[op]; i < v->op_first[op + 1]; i++) {
+      const mgl_schedule_step *step = &s->steps[v->steps[i].step];
+      const bool turned = (s->ops[op].flags & MGL_WIDE_TURNED) != 0;
+      if (!turned && (step->trigger != s->steps[first].trigger || step->event != before)) {
+        return mgl_schedule_wrong(
+            err, "a step must wait for the stage before its own, and trigger its own",
+            v->steps[i].step, step->event);
+      }
+    }
+  }
+  return MGL_OK;
+}
+
+// Steps wait in the manner of their lowering.
 static mgl_status check_waits(const mgl_verifier *v, mgl_error *err) {
   const mgl_schedule *s = v->s;
-  bool stages = s->lowering == MGL_LOWER_STAGES || s->lowering == MGL_LOWER_KERNELS;
   uint32_t own = s->lowering == MGL_LOWER_STAGES    ? MGL_WAIT_STAGE
                  : s->lowering == MGL_LOWER_KERNELS ? MGL_WAIT_KERNEL
                                                     : MGL_WAIT_EVENT;
@@ -434,16 +524,11 @@ static mgl_status check_waits(const mgl_verifier *v, mgl_error *err) {
     if (step->wait != MGL_WAIT_NOTHING && step->wait != own && !words) {
       return mgl_schedule_wrong(err, "a step must wait as its lowering does", i, step->wait);
     }
-    if (!stages || step->op == MGL_NO_OP) {
-      continue;
-    }
-    uint32_t stage = s->ops[step->op].stage;
-    if (step->trigger != stage || step->event != (stage == 0 ? MGL_NO_EVENT : stage - 1)) {
-      return mgl_schedule_wrong(
-          err, "a step must wait for the stage before its own, and trigger its own", i, stage);
+    if (s->lowering == MGL_LOWER_KERNELS && step->op != MGL_NO_OP) {
+      MGL_TRY(check_launch(v, i, err));
     }
   }
-  return MGL_OK;
+  return s->lowering == MGL_LOWER_STAGES ? check_stages(v, err) : MGL_OK;
 }
 
 mgl_status mgl_verify_ops(mgl_verifier *v, mgl_error *err) {

@@ -151,4 +151,15 @@ MGL_SHARED_FN void mgl_relax(void) {
 // Workers only spin on the device: there is nobody to wake.
 MGL_SHARED_FN void mgl_notify(void) {}
 
+// Of a word in a block's shared memory, at its address there, between warps of the block.
+MGL_SHARED_FN uint32_t mgl_shared_load_acquire(uint32_t at) {
+  uint32_t value;
+  asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];" : "=r"(value) : "r"(at) : "memory");
+  return value;
+}
+
+MGL_SHARED_FN void mgl_shared_store_release(uint32_t at, uint32_t value) {
+  asm volatile("st.release.cta.shared::cta.u32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
+}
+
 #endif

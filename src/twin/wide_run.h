@@ -18,6 +18,7 @@
 //                          out + i * copy_bytes in the form of the residual stream, and the norm
 //                          behind it adds them (bias, passes, copy_bytes)
 //   op.x, op.out, op.residual   in the forms of wide_layout.h
+//   step.trigger_kind      the event that the step triggers at the other ranks, or MGL_NO_EVENT
 //
 // A tile whose stages are several tasks'. Without flags there are two at most: the one with the
 // last stages leaves its sums in `parts`, the one with the first waits for them and adds them. With
@@ -41,6 +42,14 @@
 // their rank first, each of its share of tokens, send that to all inboxes, and wait for the same
 // tile of all ranks, by a counter behind those of stages (op.exchange + tile), before they do the
 // norm.
+//
+// There the order of tiles matters (MGL_WIDE_TURNED). Of every R tiles of tokens one is a rank's
+// own; the steps of all ranks are the same, but number tiles from the own one on. A linear_add
+// computes the others' tiles first, so that their parts travel while own tiles are multiplied;
+// the linear behind the norm begins with own tiles, whose x is there as soon as the norm has run
+// here, and so the others' x travels meanwhile. Tiles are halved into chains, where there are
+// enough: what a chain waits for hides behind the other one. The service warp that sends walks
+// the list by itself, so that no worker waits for the link.
 //
 // Counters of stages lie twice, and iterations take them in turn: a turn of the planner clears
 // those of the iteration after the one that it begins, which no rank begins before all have taken
@@ -110,6 +119,8 @@ typedef enum mgl_wide_op_flags {
   // linear_add over ranks: each rank adds up the rows of its own tiles of tokens alone, so parts go
   // to that one; and the norm behind it, MGL_WIDE_OVER too: of these rows, for all ranks.
   MGL_WIDE_SCATTERS = 128,
+  // Linears and norms: tiles of tokens are numbered from this rank's own (mgl_wide_turned).
+  MGL_WIDE_TURNED = 1 << 16,
 } mgl_wide_op_flags;
 
 // Why a launch ended early.
@@ -122,6 +133,12 @@ typedef enum mgl_wide_fault {
 typedef struct mgl_wide_over {
   uint32_t row, first;
 } mgl_wide_over;
+
+// The tile of tokens with the turned number `tile` of a rank: of every `ranks` tiles, from the
+// rank's own on.
+MGL_SHARED_FN uint32_t mgl_wide_turned(uint32_t tile, uint32_t rank, uint32_t ranks) {
+  return tile / ranks * ranks + (tile + rank) % ranks;
+}
 
 // An op of the wide class.
 typedef struct mgl_wide_op {

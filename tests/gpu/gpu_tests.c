@@ -60,7 +60,7 @@
 //                             plain kernels
 //   gpu_tests ablations FOLDER... [prompt=N] [generate=N] [batch=N] [rounds=N] [csv=FILE]
 //                                 [jit=0] [trace=DIR] [only=TEXT]  what each mechanism is worth
-//   gpu_tests ranks [MODEL] [ranks=N] [tokens=N]
+//   gpu_tests ranks [MODEL] [ranks=N] [tokens=N] [gpus=1]
 //                                 one model on several GPUs beside one (cut), and the loss of one
 //   gpu_tests ranks_speed MODEL [ranks=N] [batches=N,N...] [prompt=N] [generate=N] [rounds=N]
 //                         [tokens=N] [prefill=N] [coarse=0] [apart=0] [csv=FILE]

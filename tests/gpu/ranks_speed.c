@@ -304,6 +304,60 @@ static prefilled prefill(speed_side *s, way of, const int32_t *prompt) {
   return f;
 }
 
+// Where the last prompt's time went at rank 0: from the times at which worker 0 began stages, in
+// one layer, the mean of all but the first and the last.
+static void print_stages(const speed_side *s, way of) {
+  enum { MOST = 4096, LAYER = 32 };
+  static uint64_t began[MOST];
+  static mgl_cuda_step steps[MOST];
+  static mgl_wide_op ops[1024];
+  double us[LAYER] = {0};
+  uint32_t kinds[LAYER] = {0}, at = 0, layers = 0, starts[2] = {0};
+  const mgl_cuda_program *p = s->programs[of];
+  const mgl_cuda_driver *driver = &p->device->driver;
+  const mgl_cuda_wide_graph *g =
+      &p->wide.layout.graphs[mgl_cuda_wide_graph_for(&p->wide.layout, s->options->prefill)];
+  const mgl_cu_ptr block = p->memory[MGL_CUDA_MEMORY_WIDE];
+  if (g->stage_count > MOST || g->op_count > 1024) {
+    return;
+  }
+  if (driver->copy_to_host(began, block + p->wide.layout.stage_ns, g->stage_count * 8) != 0 ||
+      driver->copy_to_host(ops, block + g->ops, g->op_count * sizeof *ops) != 0 ||
+      driver->copy_to_host(starts, block + g->step_start, sizeof starts) != 0 || starts[1] > MOST ||
+      driver->copy_to_host(steps, block + g->steps, starts[1] * sizeof *steps) != 0) {
+    gpu_check(s->bench, false, "no times of stages");
+    return;
+  }
+  uint32_t first = MOST;  // the step of attend before
+  for (uint32_t i = 0; i < starts[1]; i++) {
+    if (ops[steps[i].op].op.kind != MGL_OP_ATTEND) {
+      continue;
+    }
+    uint32_t last = first, count = 0;
+    for (uint32_t j = first; j < i && first != MOST; j++) {
+      if (j + 1 < i && steps[j + 1].trigger_event == steps[last].trigger_event) {
+        continue;
+      }
+      if (count < LAYER) {
+        kinds[count] = ops[steps[last].op].op.kind;
+        us[count++] +=
+            (double)(began[steps[j + 1].trigger_event] - began[steps[last].trigger_event]) / 1e3;
+      }
+      last = j + 1;
+    }
+    layers += first != MOST ? 1 : 0;
+    at = count;
+    first = i;
+  }
+  printf("us a layer, %s:", way_names[of]);
+  double all = 0;
+  for (uint32_t i = 0; i < at; i++) {
+    printf(" %s %.1f,", mgl_op_info_of((mgl_op_kind)kinds[i])->name, us[i] / layers);
+    all += us[i] / layers;
+  }
+  printf(" all %.1f\n", all);
+}
+
 static void measure_prefill(speed_side *s) {
   const ranks_speed_options *o = s->options;
   int32_t *prompt = gpu_must_alloc(o->prefill, sizeof *prompt);
@@ -317,6 +371,9 @@ static void measure_prefill(speed_side *s) {
       prefilled f = prefill(s, of, prompt);
       rounds[of][round] = f.ms;
       tokens[of] = f.token;
+      if (round + 1 == o->rounds) {
+        print_stages(s, of);
+      }
     }
   }
   const double one = gpu_median(rounds[ONE], o->rounds);

@@ -34,7 +34,10 @@ uint32_t mgl_cuda_wide_graph_for(const mgl_cuda_wide_layout *wide, uint32_t toke
 
 static mgl_stages_options stages_of(const mgl_graph *program, const mgl_cuda_wide_sizes *sizes,
                                     uint32_t graph) {
-  return mgl_stages_options_of(program, sizes->few, graph, sizes->logit_rows, sizes->workers);
+  mgl_stages_options options =
+      mgl_stages_options_of(program, sizes->few, graph, sizes->logit_rows, sizes->workers);
+  options.turned = sizes->turned;
+  return options;
 }
 
 static void *block_at(const mgl_cuda_wide_addresses *a, uint64_t offset) {
@@ -226,46 +229,48 @@ static mgl_wide_op bind_op(const mgl_cuda_wide_addresses *a, const mgl_schedule 
   return out;
 }
 
-// Triggers that end a stage: those of all ranks, if one of its ops is over them.
-static uint32_t triggers_of(const mgl_cuda_wide_addresses *a, const mgl_schedule *s,
-                            uint32_t stage) {
-  uint32_t ranks = 1;
-  for (uint32_t i = 0; i < s->op_count; i++) {
-    const uint32_t flags = s->ops[i].flags & (MGL_WIDE_OVER | MGL_WIDE_WEIGHS);
-    if (s->ops[i].stage == stage && flags == MGL_WIDE_OVER) {
-      ranks = a->peers->count;
-    }
-  }
-  return ranks * s->events[stage].trigger_count;
-}
-
-static mgl_cuda_step make_step(const mgl_cuda_wide_addresses *a, const mgl_schedule *s,
-                               uint32_t idx) {
-  const mgl_schedule_step *step = &s->steps[idx];
-  return (mgl_cuda_step){
-      .task = idx,
-      .op = step->op,
-      .begin = step->begin,
-      .end = step->end,
-      .wait_event = step->event,
-      .wait_count = step->event == MGL_NO_EVENT ? 0 : triggers_of(a, s, step->event),
-      .trigger_event = step->trigger};
-}
-
+// Whether a step is computed.
 static bool is_in(mgl_cuda_wide_range range, uint32_t op) {
   return op >= range.first && op <= range.last;
 }
 
-// Events count what is left of their steps. Returns whether an op of the range has its norm or its
-// rotation in one that is not.
-static bool leave_out(mgl_schedule *s, mgl_cuda_wide_range range) {
+// Events count the steps of the range that trigger them, of all ranks.
+static void count_triggers(const mgl_cuda_wide_addresses *a, mgl_schedule *s,
+                           mgl_cuda_wide_range range) {
+  for (uint32_t i = 0; i < s->event_count; i++) {
+    s->events[i].trigger_count = 0;
+  }
+  for (uint32_t i = 0; i < s->step_count; i++) {
+    const mgl_schedule_op *op = &s->ops[s->steps[i].op];
+    const uint32_t others = mgl_stages_others(op, s->steps[i].trigger);
+    if (is_in(range, op->op)) {
+      s->events[s->steps[i].trigger].trigger_count++;
+      if (others != MGL_NO_EVENT) {
+        s->events[others].trigger_count += a->peers->count - 1;
+      }
+    }
+  }
+}
+
+static mgl_cuda_step make_step(const mgl_schedule *s, uint32_t idx) {
+  const mgl_schedule_step *step = &s->steps[idx];
+  const uint32_t event = step->event;
+  return (mgl_cuda_step){.task = idx,
+                         .op = step->op,
+                         .begin = step->begin,
+                         .end = step->end,
+                         .wait_event = event,
+                         .wait_count = event == MGL_NO_EVENT ? 0 : s->events[event].trigger_count,
+                         .trigger_event = step->trigger,
+                         .trigger_kind = mgl_stages_others(&s->ops[step->op], step->trigger)};
+}
+
+// Whether an op of the range has its norm or its rotation in one that is not.
+static bool is_cut(const mgl_schedule *s, mgl_cuda_wide_range range) {
   bool cut = false;
   for (uint32_t i = 0; i < s->op_count; i++) {
     const bool helps = (s->ops[i].flags & (MGL_WIDE_WEIGHS | MGL_WIDE_ROTATES)) != 0;
     cut = cut || (helps && !is_in(range, s->ops[i].op) && is_in(range, s->ops[i].with));
-  }
-  for (uint32_t i = 0; i < s->step_count; i++) {
-    s->events[s->steps[i].trigger].trigger_count -= is_in(range, s->ops[s->steps[i].op].op) ? 0 : 1;
   }
   return cut;
 }
@@ -283,12 +288,13 @@ mgl_status mgl_cuda_wide_make_graph(const mgl_cuda_wide_addresses *a, uint32_t g
   for (uint32_t i = 0; i < s->op_count; i++) {
     out->ops[i] = bind_op(a, s, &s->ops[i]);
   }
-  const bool cut = leave_out(s, range);
+  const bool cut = is_cut(s, range);
+  count_triggers(a, s, range);
   for (uint32_t worker = 0; worker < s->worker_count; worker++) {
     out->step_start[worker] = count;
     for (uint32_t i = s->list_start[worker]; i < s->list_start[worker + 1]; i++) {
       if (is_in(range, s->ops[s->steps[s->list[i]].op].op)) {
-        out->steps[count++] = make_step(a, s, s->list[i]);
+        out->steps[count++] = make_step(s, s->list[i]);
       }
     }
   }

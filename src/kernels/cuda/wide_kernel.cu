@@ -89,13 +89,18 @@ static __device__ void mgl_wide_block_init(mgl_wide_block *block) {
     mgl_mbarrier_init(&block->go[i], 1);
     mgl_mbarrier_init(&block->done[i], MGL_WIDE_CONSUMER_WARPS);
     mgl_mbarrier_init(&block->factored[i], 1);
-    mgl_mbarrier_init(&block->stored[i], MGL_RANKS > 1 ? 2 : 1);
+    mgl_mbarrier_init(&block->stored[i], 1);
   }
   for (uint32_t i = 0; i < MGL_WIDE_STAGES; i++) {
     mgl_mbarrier_init(&block->full[i], 1);
     mgl_mbarrier_init(&block->empty[i], MGL_WIDE_CONSUMER_WARPS);
   }
   block->stop = 0;
+  block->given = 0;
+  block->finished = 0;
+  for (uint32_t i = 0; i < MGL_WIDE_BOUNCES; i++) {
+    mgl_mbarrier_init(&block->bounced[i], 1);
+  }
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");  // the copy engine sees them
 }
 
@@ -153,6 +158,7 @@ extern "C" __global__ void __launch_bounds__(MGL_TARGET_WGMMA ? (int)MGL_WIDE_TH
     w.block->logit_rows = run->plan->logit_row_count;
     w.block->takes_rows = run->plan->takes_rows;
     w.block->rank = run->rank;
+    w.block->sent = run->step_start[blockIdx.x];
     for (uint32_t i = 0; i < MGL_RANKS; i++) {
       w.block->peers[i] = run->peers[i];
     }

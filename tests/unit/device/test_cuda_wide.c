@@ -502,9 +502,10 @@ static void check_rank_graph(const world *w, uint32_t graph) {
   const mgl_cuda_wide_graph *g = &w->wide.graphs[graph];
   mgl_wide_op *ops = mgl_alloc_zeroed(g->op_count, sizeof *ops);
   mgl_cuda_step *steps = mgl_alloc_zeroed(g->step_count, sizeof *steps);
-  uint32_t *tasks = mgl_alloc_zeroed(g->stage_count, sizeof *tasks);  // of each stage
-  bool *over = mgl_alloc_zeroed(g->stage_count, sizeof *over);
+  uint32_t *own = mgl_alloc_zeroed(g->stage_count, sizeof *own);  // triggers of each event
+  uint32_t *others = mgl_alloc_zeroed(g->stage_count, sizeof *others);
   uint32_t start[WORKERS + 1];
+  uint32_t apart = 0;  // steps that trigger another event at the other ranks than here
   uint32_t exchanges = 0;
   const uint32_t vocab = w->model.vocab;
   const uint32_t ranks = w->addresses.peers->count;
@@ -527,25 +528,36 @@ static void check_rank_graph(const world *w, uint32_t graph) {
   }
   assert_int_equal(exchanges, 2 * LAYERS);
   for (uint32_t i = 0; i < g->step_count; i++) {
-    tasks[steps[i].trigger_event]++;
-    over[steps[i].trigger_event] =
-        (ops[steps[i].op].op.flags & (MGL_WIDE_OVER | MGL_WIDE_WEIGHS)) == MGL_WIDE_OVER;
+    const mgl_cuda_op *op = &ops[steps[i].op].op;
+    const bool over = (op->flags & (MGL_WIDE_OVER | MGL_WIDE_WEIGHS)) == MGL_WIDE_OVER;
+    own[steps[i].trigger_event]++;
+    assert_true(over == (steps[i].trigger_kind != MGL_NO_EVENT));
+    if (over) {
+      assert_in_range(steps[i].trigger_kind, 0, g->stage_count - 1);
+      others[steps[i].trigger_kind]++;
+      apart += steps[i].trigger_kind != steps[i].trigger_event ? 1 : 0;
+      assert_true(steps[i].trigger_kind == steps[i].trigger_event ||
+                  (op->kind == MGL_OP_RMSNORM && (op->flags & MGL_WIDE_TURNED) != 0));
+    }
   }
   for (uint32_t i = 0; i < g->step_count; i++) {
     const uint32_t event = steps[i].wait_event;
     if (event != MGL_NO_EVENT) {
-      assert_int_equal(steps[i].wait_count, tasks[event] * (over[event] ? ranks : 1));
+      assert_int_equal(steps[i].wait_count, own[event] + others[event] * (ranks - 1));
     }
   }
+  const bool turns = w->wide.sizes.turned && g->tokens / g->tile_tokens >= ranks;
+  assert_true(turns == (apart > 0));
   mgl_free(ops);
   mgl_free(steps);
-  mgl_free(tasks);
-  mgl_free(over);
+  mgl_free(own);
+  mgl_free(others);
 }
 
 static void ranks_meet_in_inboxes(void **state) {
   (void)state;
-  for (uint32_t rank = 0; rank < 2; rank++) {
+  for (uint32_t i = 0; i < 4; i++) {
+    const uint32_t rank = i % 2;
     world w;
     const mgl_cuda_wide_sizes sizes = {.tokens = 2048,
                                        .sequences = 4,
@@ -553,7 +565,8 @@ static void ranks_meet_in_inboxes(void **state) {
                                        .pages_per_sequence = STRIDE,
                                        .workers = WORKERS,
                                        .few = true,
-                                       .ranks = 2};
+                                       .ranks = 2,
+                                       .turned = i / 2 != 0};
     const mgl_cuda_peers peers = {
         .rank = rank, .count = 2, .at = {UINT64_C(0x700000000), UINT64_C(0x900000000)}};
     open_rank(&w, CONFIG_OF("1024", "256", "768"), &sizes, &peers);

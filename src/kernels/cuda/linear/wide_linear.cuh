@@ -66,13 +66,17 @@ static __device__ __forceinline__ void mgl_wide_finish_part(mgl_wide_worker *w,
   }
 }
 
-// Waits until the storer has copied what was staged for the task before.
+// Waits until the storer has copied what was staged for the task before, and what goes to other
+// ranks through the same memory is on its way.
 static __device__ __forceinline__ void mgl_wide_wait_staged(mgl_wide_worker *w) {
 #if MGL_TARGET_WGMMA
   uint32_t other = w->slot ^ 1;
   // The task before was in the other slot, in this phase or, before slot 0's, in the last one.
   uint32_t parity = other == 0 ? w->parity : w->parity ^ 1;
   mgl_mbarrier_wait(&w->block->stored[other], parity);
+  if (MGL_RANKS > 1) {
+    mgl_wide_await_sent(w, w->block->slots[w->slot].step.task);
+  }
 #else
   mgl_sync_wide_consumers();  // staged output takes the ring's place, and nobody reads that now
 #endif

@@ -6,7 +6,8 @@
 // mgl_wide_begins_early), and fills the ring of stages for linears, with weights ahead of the event
 // as far as stages are free. A third warp finds the factors of norms, and waits for attend's event.
 // The storer waits for the consumers' outputs, copies what they staged to memory, and triggers the
-// event. Where the model runs on several ranks, a fourth warp sends (wide_ranks.cuh).
+// event. Where the model runs on several ranks, a fourth warp sends, at its own pace
+// (wide_ranks.cuh).
 //
 // Memory order: as in the narrow class (role_storer.cuh), and since stages are filled by the copy
 // engine, whoever writes what it may read fences for it before arriving, and the producer after
@@ -21,6 +22,9 @@
 
 enum {
   MGL_WIDE_SLOTS = 2,
+  // Pieces of sums on their way to other ranks through the memory of staged output.
+  MGL_WIDE_BOUNCES = 4,
+  MGL_WIDE_BOUNCE_BYTES = MGL_WIDE_STAGED_BYTES / MGL_WIDE_BOUNCES,
   MGL_WIDE_BLOCK_STAGE_BYTES = MGL_CUDA_BLOCK_ROWS * MGL_WIDE_K * 2,  // a column of a row block
   MGL_WIDE_COLUMN_BYTES = MGL_WIDE_TILE_TOKENS * MGL_WIDE_ROW_BYTES,  // and of x, in a stage
   MGL_WIDE_PANEL_COLUMNS = MGL_PANEL_K / MGL_WIDE_K,                  // of weights of codes
@@ -51,10 +55,14 @@ struct mgl_wide_block {
   uint64_t done[MGL_WIDE_SLOTS];      // by every consumer warp: its outputs are written, or staged
   uint64_t factored[MGL_WIDE_SLOTS];  // by the warp of factors: they are there, if there are any;
                                       // of attend, what its event says (mgl_wide_begins_early)
-  uint64_t stored[MGL_WIDE_SLOTS];    // by the storer (and who sends): the slot may be filled again
+  uint64_t stored[MGL_WIDE_SLOTS];    // by the storer: the slot may be filled again
   uint64_t full[MGL_WIDE_STAGES];
   uint64_t empty[MGL_WIDE_STAGES];
   volatile uint32_t stop;
+  volatile uint32_t given;  // 0, or one more than the steps that were handed over, of all
+  uint32_t finished;        // by the storer: steps that are done
+  uint32_t sent;            // by who sends: steps before this one of all lists are sent
+  uint64_t bounced[MGL_WIDE_BOUNCES];  // mbarriers: a piece to be sent has arrived
   // The run's and the plan's; here, since polls drop what the L1 has of them.
   mgl_word *counters;
   uint32_t token_count, logit_rows, takes_rows;
@@ -224,25 +232,34 @@ struct mgl_wide_tile {
 };
 
 static __device__ __forceinline__ mgl_wide_tile mgl_wide_tile_of(const mgl_wide_worker *w,
-                                                                 const mgl_wide_slot *slot) {
+                                                                 const mgl_cuda_op *op,
+                                                                 uint32_t begin, uint32_t end) {
   mgl_wide_tile tile;
-  const mgl_cuda_op *op = &slot->op;
   uint32_t columns = op->kind == MGL_OP_GATE_UP ? MGL_CUDA_HALF_ROWS : MGL_CUDA_BLOCK_ROWS;
   uint32_t blocks = (op->n + columns - 1) / columns;
   uint32_t token_tiles = op->tokens / MGL_WIDE_TILE_TOKENS;
   uint32_t k_stages = op->k_padded / MGL_WIDE_K;
   uint32_t rows = op->kind == MGL_OP_LOGITS ? w->block->logit_rows : w->block->token_count;
-  tile.number = slot->step.begin / k_stages;
-  tile.first_stage = slot->step.begin % k_stages;
-  tile.stages = slot->step.end - slot->step.begin;
+  tile.number = begin / k_stages;
+  tile.first_stage = begin % k_stages;
+  tile.stages = end - begin;
   tile.whole = tile.stages == k_stages;
   // Split i begins at stage k_stages i / passes, and there are no more splits than stages.
   tile.split = (tile.first_stage * op->passes + op->passes - 1) / k_stages;
   tile.first_block = tile.number / token_tiles * MGL_WIDE_FEATURE_BLOCKS;
   tile.blocks = mgl_wide_least(blocks - tile.first_block, MGL_WIDE_FEATURE_BLOCKS);
-  tile.token = tile.number % token_tiles * MGL_WIDE_TILE_TOKENS;
+  tile.token = tile.number % token_tiles;
+  if (MGL_RANKS > 1 && (op->flags & MGL_WIDE_TURNED) != 0) {
+    tile.token = mgl_wide_turned(tile.token, w->block->rank, MGL_RANKS);
+  }
+  tile.token *= MGL_WIDE_TILE_TOKENS;
   tile.tokens = rows > tile.token ? mgl_wide_least(rows - tile.token, MGL_WIDE_TILE_TOKENS) : 0;
   return tile;
+}
+
+static __device__ __forceinline__ mgl_wide_tile mgl_wide_tile_of(const mgl_wide_worker *w,
+                                                                 const mgl_wide_slot *slot) {
+  return mgl_wide_tile_of(w, &slot->op, slot->step.begin, slot->step.end);
 }
 
 // Bytes of a column of x: of the tokens that are there, in whole swizzles. What lies behind them in
@@ -581,6 +598,9 @@ static __device__ __forceinline__ const mgl_wide_slot *mgl_wide_fill_slot(mgl_wi
     ((uint4 *)&slot->step)[w->lane - op_pieces] = ((const uint4 *)step)[w->lane - op_pieces];
   }
   __syncwarp();
+  if (w->lane == 0) {
+    slot->step.task = at;  // its number in the list
+  }
   if (w->lane == 0 && mgl_wide_has_attention(&slot->op)) {
     slot->with.attention.block_tables = w->run->block_tables;  // the plan's
   }
@@ -613,9 +633,11 @@ static __device__ __forceinline__ bool mgl_wide_produce_other(mgl_wide_worker *w
 }
 
 static __device__ __forceinline__ void mgl_wide_produce(mgl_wide_worker *w) {
-  uint32_t end = mgl_wide_uniform(w->run->step_start[blockIdx.x + 1]);
+  const uint32_t first = mgl_wide_uniform(w->run->step_start[blockIdx.x]);
+  const uint32_t end = mgl_wide_uniform(w->run->step_start[blockIdx.x + 1]);
+  uint32_t at = first;
   bool ok = true;
-  for (uint32_t at = mgl_wide_uniform(w->run->step_start[blockIdx.x]); at < end && ok; at++) {
+  for (; at < end && ok; at++) {
     const mgl_wide_slot *slot = mgl_wide_fill_slot(w, at);
     ok = mgl_op_kind_is_linear(mgl_wide_uniform(slot->op.kind)) ? mgl_wide_produce_linear(w, slot)
                                                                 : mgl_wide_produce_other(w, slot);
@@ -623,6 +645,7 @@ static __device__ __forceinline__ void mgl_wide_produce(mgl_wide_worker *w) {
   }
   __syncwarp();
   if (w->lane == 0) {
+    w->block->given = at - first + (ok ? 1 : 0);
     w->block->stop = 1;
   }
 }
@@ -708,6 +731,7 @@ static __device__ __forceinline__ void mgl_wide_store_staged(const mgl_wide_work
 
 // One thread.
 static __device__ __forceinline__ void mgl_wide_store(mgl_wide_worker *w) {
+  uint32_t finished = 0;
   while (mgl_wide_wait(w, &w->block->go[w->slot], w->parity)) {
     const mgl_wide_slot *slot = &w->block->slots[w->slot];
     mgl_mbarrier_wait(&w->block->done[w->slot], w->parity);
@@ -719,6 +743,10 @@ static __device__ __forceinline__ void mgl_wide_store(mgl_wide_worker *w) {
     }
     mgl_mbarrier_arrive(&w->block->stored[w->slot]);
     mgl_wide_next_slot(w);
+    if (MGL_RANKS > 1) {
+      // Release of what the step's consumers have written, for who sends it.
+      mgl_shared_store_release(mgl_shared_address(&w->block->finished), ++finished);
+    }
   }
 }
 

@@ -110,13 +110,12 @@ static __device__ __forceinline__ void mgl_wide_end_step(mgl_wide_worker *w,
     mgl_wide_store_tile(w, slot);
     mgl_sync_wide_consumers();
   }
-  if (mgl_wide_ends_for_all(&slot->op)) {
-    if (mgl_wide_leaves_parts(&slot->op)) {
-      mgl_wide_send_part(w, slot, w->warp * 32 + w->lane, MGL_WIDE_CONSUMERS);
-    }
+  if (MGL_RANKS > 1 && slot->step.trigger_kind != MGL_NO_EVENT) {
+    mgl_wide_send_step(w, &slot->op, slot->step.begin, slot->step.end, w->warp * 32 + w->lane,
+                       MGL_WIDE_CONSUMERS);
     mgl_sync_wide_consumers();
     if (w->warp == 0 && w->lane == 0) {
-      mgl_wide_trigger_others(w, slot);
+      mgl_wide_trigger_others(w, slot->step.trigger_kind);
     }
   }
   if (w->warp == 0 && w->lane == 0) {

@@ -93,7 +93,7 @@ static __device__ __forceinline__ float4 mgl_wide_load_column(const mgl_cuda_op 
 }
 
 // Where the result of a norm goes, of MGL_WIDE_SCATTERS: to all ranks, and of the lane's two tokens
-// those that are this rank's. Of others over is NULL.
+// those that are this rank's; the rows of MGL_WIDE_TURNED are sent later. Of others over is NULL.
 struct mgl_wide_reach {
   const mgl_wide_block *over;
   bool own[2];
@@ -375,8 +375,9 @@ static __device__ __forceinline__ void mgl_wide_weigh_rows(const mgl_wide_reach 
   }
 }
 
-// Units are ranges of features of eight tokens, tokens fastest. op.tokens: rows of the residual
-// stream; op.row_tiles: of the result.
+// Units are ranges of features of eight tokens, tokens fastest; of MGL_WIDE_TURNED, of this rank's
+// own tokens, ranges fastest, so that a chain's units follow each other. op.tokens: rows of the
+// residual stream; op.row_tiles: of the result.
 static __device__ __forceinline__ void mgl_wide_task_norm(const mgl_wide_worker *w,
                                                           const mgl_wide_slot *slot) {
   const mgl_wide_plan *plan = w->run->plan;
@@ -386,9 +387,11 @@ static __device__ __forceinline__ void mgl_wide_task_norm(const mgl_wide_worker 
   uint32_t of_range = op->row_tiles / 8;
   const bool scatters = MGL_RANKS > 1 && (op->flags & MGL_WIDE_SCATTERS) != 0;
   const uint32_t rank = w->block->rank;
-  mgl_wide_reach reach = {scatters ? w->block : nullptr, {true, true}};
+  const bool turned = MGL_RANKS > 1 && (op->flags & MGL_WIDE_TURNED) != 0;
+  const uint32_t ranges = (op->k + MGL_WIDE_NORM_RANGE - 1) / MGL_WIDE_NORM_RANGE;
+  mgl_wide_reach reach = {scatters && !turned ? w->block : nullptr, {true, true}};
   for (uint32_t i = slot->step.begin + w->warp; i < slot->step.end; i += MGL_WIDE_CONSUMER_WARPS) {
-    uint32_t unit = i % of_range;
+    const uint32_t unit = turned ? mgl_wide_own_eight(i, ranges, rank) : i % of_range;
     uint32_t row = unit * 8 + w->lane % 4 * 2;
     uint32_t rows[2] = {0, 0};
     if (unit * 8 >= count) {
@@ -403,7 +406,7 @@ static __device__ __forceinline__ void mgl_wide_task_norm(const mgl_wide_worker 
       }
       mgl_wide_weigh<true>(&reach, op, unit, i / of_range, rows, w->lane);
     } else if (!scatters || mgl_wide_owner(unit * 8) == rank) {
-      mgl_wide_weigh_rows(&reach, op, unit, i / of_range, w->lane);
+      mgl_wide_weigh_rows(&reach, op, unit, turned ? i % ranges : i / of_range, w->lane);
     }
   }
 }

@@ -6,7 +6,7 @@
 // logits, on the CPU beside exact results, too). So what routers say is compared as well: experts
 // change places only within rounding, and logits are compared where none did. There a mixture's
 // logits have to be as near to exact ones as the CPU's are (gpu_errors), since a small mixture's
-// CPU is off by 1.0e-2 to 1.5e-2 itself (docs/log/263), so that the difference of two sides that
+// CPU is off by 1.0e-2 to 1.5e-2 itself (docs/log/254), so that the difference of two sides that
 // are equally good exceeds what is enough for dense models.
 #include <math.h>
 #include <stdio.h>

@@ -58,7 +58,7 @@ typedef struct attention_split {
 // that the memory is never idle and sees one ascending stream a page: while scores are computed
 // from K most of this split's V, the rest of it while they become weights; while V is read most of
 // the next split's K, and the rest while splits are merged. Pages lie anywhere, and a processor's
-// own prefetchers stop at the end of each (docs/log/189, 276).
+// own prefetchers stop at the end of each (docs/log/189, 260).
 typedef struct attention_fetcher {
   const char *at, *end;     // of the present page; both NULL behind the last
   const char *const *next;  // the pages behind it

@@ -6,7 +6,7 @@
 // cache while all tiles of tokens pass over it; a tile's chunk of x, 12 KiB, stays in the L1 cache
 // while the rows of the panel pass over it. Where a product of pairs is one instruction, and tokens
 // are not few, a chunk is as long as L2 has room for: to park accumulators between chunks of K
-// costs more than to read x from there (docs/log/277). The next panel is fetched into L2 meanwhile,
+// costs more than to read x from there (docs/log/261). The next panel is fetched into L2 meanwhile,
 // a little by each tile. Rejected (docs/log/092, 095, 098): blocks of rows that stay in L1 while x
 // passes, prefetching weights into L1, packed weights, and lanes that are rows, which would save
 // the sums over lanes, but change the order of summation.

@@ -100,7 +100,7 @@ INLINE void vec_store_partial(float *to, size_t count, vec a) {
 }
 
 // Each to the upper half of its lane, by one permutation: to widen and to shift is two instructions
-// on the units that multiply (docs/log/276).
+// on the units that multiply (docs/log/260).
 INLINE vec vec_from_bf16(__m256i bits) {
   __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
   __m512i from = _mm512_slli_epi32(lanes, 16);

@@ -3,7 +3,7 @@
 // weigh goes through scratch, and then each warp has 16 elements of the head dim of all tiles'
 // values. So nothing is merged over warps but maxima and sums of weights, an item has one barrier,
 // and while it is computed the next one's keys are on their way to registers and those behind it to
-// the L2: what is waited for is the memory, not each other (docs/log/214, 216, 256).
+// the L2: what is waited for is the memory, not each other (docs/log/214, 216, 252).
 //
 // The bits are those of tasks_attend.cuh, where the tiles of an item are those of eight warps: each
 // tile has a softmax of its own, and they are merged in ascending order: a tile's sums of values

@@ -5,7 +5,7 @@
 // of gate and up, so that down adds the slots up as it adds anything: in the order of their
 // experts. And the first token's x of gate and up, which the router has read, is there before any
 // of their pages can be. It is taken before these are waited for: asked for behind them, it would
-// wait for all that all workers have asked for (docs/log/264).
+// wait for all that all workers have asked for (docs/log/255).
 //
 // Several tokens have bodies of their own (tasks_experts_rows.cuh); where these have no room, one
 // token is computed after the other, which costs a trip to the L2 for its x and its own reading of

@@ -634,7 +634,7 @@ static __device__ __forceinline__ bool mgl_load_experts(mgl_loader *l, const mgl
                                              : mgl_pages_of_block(load->k_padded));
   l->most = pages < MGL_CUDA_LONG_PAGES ? l->most_short : l->most_long;
   // What gate and up read was there before the logits were. One token's pages of down follow theirs
-  // without a pause (docs/log/264); of several tokens that was not measured.
+  // without a pause (docs/log/255); of several tokens that was not measured.
   l->bound = up || l->rows == 1 ? l->most : mgl_loader_bound(l);
   return up ? mgl_load_ups(l, load) : mgl_load_downs(l, load);
 }

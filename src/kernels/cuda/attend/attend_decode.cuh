@@ -191,7 +191,9 @@ static __device__ __forceinline__ void mgl_task_attend_decode(mgl_worker *w) {
     if (began || carried) {
       mgl_decode_ask(&a, &row, &words);
     }
-    mgl_attend_start_v(&a, cursor.page, &tile);
+    if (MGL_TARGET_COPIES) {
+      mgl_attend_start_v(&a, cursor.page, &tile);
+    }
     if (began) {
       mgl_sync_consumers();  // scratch is free
     } else if (!mgl_task_wait(w)) {
@@ -201,6 +203,9 @@ static __device__ __forceinline__ void mgl_task_attend_decode(mgl_worker *w) {
       mgl_decode_ask(&a, &row, &words);
     }
     mgl_decode_prepare(&a, &row, &words);
+    if (!MGL_TARGET_COPIES) {  // beside a row there are no registers for V
+      mgl_attend_start_v(&a, cursor.page, &tile);
+    }
     if (!began) {
       mgl_task_began(w);
     }

@@ -395,11 +395,12 @@ typedef struct megalith_engine_options {
       // are forked when the engine is created: no other thread may use this library, or
       // hold a lock that allocating needs, meanwhile, and for GPUs the process has not
       // used CUDA yet. When one ends, the engine has failed (megalith_engine_check)
-  const char *meeting;  // the CPU's processes of `ranks` have been started by others, here (MPI,
+  const char *meeting;  // the processes of `ranks` have been started by others on this host (MPI,
                         // Slurm): each gives the same text here, which no others have, its own
   uint32_t rank;        // rank, and otherwise the same. Rank 0 gets the engine; in the others
                         // megalith_engine_create returns errors only, and the process ends with
-                        // rank 0's engine. NULL: they are forked
+                        // rank 0's engine. On GPUs a process that sees one only takes that,
+                        // and two on the same one are refused. NULL: they are forked
   const char
       *kv_dtype;        // of the KV cache: "fp8" takes half of the memory of bf16, on the CPU: E4M3
                         // with the checkpoint's k_scale and v_scale, or 1; values beyond 448 times

@@ -189,11 +189,6 @@ static mgl_status start_runner(megalith_engine *engine, const megalith_engine_op
   MGL_TRY(options->device != NULL ? mgl_device_parse("device", options->device, &start.device, err)
                                   : mgl_device_usual(&start.device, err));
   engine->watches_ranks = options->ranks > 1;
-  if (start.device.kind == MGL_DEVICE_CUDA && options->meeting != NULL) {
-    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                         "meeting: processes that others have started run on the CPU so far; "
-                         "expected device cpu, or ranks without a meeting");
-  }
   if (options->meeting != NULL) {
     const mgl_crew_options crew = {
         .rank = options->rank, .count = options->ranks, .meeting = options->meeting};

@@ -265,13 +265,6 @@ static mgl_status on_device(mgl_app_model *model, const mgl_arguments *arguments
                      .launch = &launch,
                      .traces = mgl_app_wants_trace(arguments)};
   MGL_TRY(mgl_device_wanted(arguments, &start.device, err));
-  if (start.device.kind == MGL_DEVICE_CUDA && model->crew != NULL) {
-    return mgl_error_set(
-        err, MGL_ERR_UNSUPPORTED,
-        "processes that %s has started run on the CPU so far: use --device cpu, or "
-        "--tensor-parallel without %s",
-        arguments->launcher.name, arguments->launcher.name);
-  }
   start.not_on_cpu = mgl_device_check_cpu(arguments, &no_cpu) != MGL_OK ? no_cpu.text : NULL;
   start.not_on_gpu = mgl_device_check_gpu(arguments, &no_gpu) != MGL_OK ? no_gpu.text : NULL;
   mgl_status status = plan != NULL ? mgl_site_measure(&model->site, &start, plan, device, err)

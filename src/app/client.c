@@ -209,19 +209,10 @@ static void on_progress(void *context, megalith_progress what, uint64_t done, ui
 }
 
 // What the library says of its own options, said of the command's.
-static mgl_status explain(const mgl_arguments *arguments, mgl_status status,
-                          const megalith_error *error, mgl_error *err) {
+static mgl_status explain(mgl_status status, const megalith_error *error, mgl_error *err) {
   static const struct {
     const char *field, *option;
   } rows[] = {{"partitions:", "--partition:"}, {"threads is", "--threads is"}};
-  const char *launcher = arguments->launcher.name;
-  if (status == MGL_ERR_UNSUPPORTED && launcher != NULL &&
-      strncmp(error->text, "meeting:", 8) == 0) {
-    return mgl_error_set(err, status,
-                         "processes that %s has started run on the CPU so far: use --device cpu, "
-                         "or --tensor-parallel without %s",
-                         launcher, launcher);
-  }
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     const size_t bytes = strlen(rows[i].field);
     if (strncmp(error->text, rows[i].field, bytes) == 0) {
@@ -246,7 +237,7 @@ mgl_status mgl_client_engine_create(mgl_client_engine *chosen, megalith_model *m
   mgl_progress_finish(&chosen->weights);
   mgl_progress_finish(&chosen->captures);
   if (status != MGL_OK) {
-    return explain(chosen->arguments, status, &error, err);
+    return explain(status, &error, err);
   }
   const char *note = megalith_engine_describe(*out)->note;
   if (note[0] != 0) {

@@ -199,3 +199,17 @@ mgl_status mgl_build_take_given(const mgl_build *build, const mgl_sizes *sizes, 
   }
   return MGL_OK;
 }
+
+mgl_build mgl_build_of_first(const mgl_build *first, const mgl_build *own) {
+  mgl_build build = *first;
+  build.crew = own->crew;
+  build.overrides = own->overrides;
+  build.override_count = own->override_count;
+  build.given = own->given;
+  build.given_count = own->given_count;
+  build.compilation = own->compilation;
+  build.program = NULL;
+  build.progress = build.captures = (mgl_weights_progress){0};
+  build.cuda = NULL;
+  return build;
+}

@@ -58,8 +58,8 @@ typedef struct mgl_build {
   uint32_t ranks;       // processes that run the model together; 0: this one alone
   bool vocab_parallel;  // on the CPU's ranks: how the program is cut (compile/shard.h)
   bool reduce_scatter;
-  struct mgl_crew *crew;      // of such processes that are there already, of which this is one, on
-                              // the CPU (device/cpu/cpu_crew.h); NULL: this one forks the others
+  struct mgl_crew *crew;      // of such processes that are there already, of which this is one
+                              // (device/cpu/cpu_crew.h); NULL: this one forks the others
   uint32_t iteration_tokens;  // most tokens of an iteration, 1 to MGL_MAX_ITERATION_TOKENS, on
                               // GPUs of more than MGL_WIDE_MAX_WORKERS multiprocessors to
                               // MGL_CUDA_MAX_TOKENS; 0: the usual number
@@ -106,6 +106,10 @@ typedef struct mgl_build {
   mgl_weights_progress captures;        // on a GPU: the same of sizes whose graphs are captured
   const struct mgl_cuda_options *cuda;  // NULL: on the CPU (device/cuda/cuda_program.h)
 } mgl_build;
+
+// What rank 0 of a crew has said that is built, as another process has it: what can be pointed at
+// is that process's own, from the same arguments, and progress is rank 0's business.
+mgl_build mgl_build_of_first(const mgl_build *first, const mgl_build *own);
 
 typedef struct mgl_sizes {
   mgl_plan_limits limits;  // that plans are made for

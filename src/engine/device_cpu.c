@@ -191,17 +191,6 @@ static mgl_status cpu_measure(void *model, const mgl_device_job *job, mgl_sizes 
 
 // --- making it -----------------------------------------------------------------------------------
 
-static mgl_status hash_program(const mgl_graph *program, mgl_hash *out, mgl_error *err) {
-  mgl_text text = {0};
-  mgl_graph_print(program, &text);
-  mgl_status status = mgl_text_check(&text, err);
-  if (status == MGL_OK) {
-    *out = mgl_hash_bytes(text.data, text.bytes);
-  }
-  mgl_text_free(&text);
-  return status;
-}
-
 static mgl_status tell_crew(cpu_model *m, mgl_error *err) {
   orders o;
   memset(&o, 0, sizeof o);
@@ -209,18 +198,17 @@ static mgl_status tell_crew(cpu_model *m, mgl_error *err) {
   o.sizes = *m->job.sizes;
   o.cores = m->crew_cores;
   o.own_processors = m->own_processors;
-  MGL_TRY(hash_program(m->job.program, &o.program, err));
+  MGL_TRY(mgl_graph_hash(m->job.program, &o.program, err));
   return mgl_crew_tell(m->job.build->crew, &o, sizeof o, -1, err);
 }
 
-// What can be pointed at is this process's own, from the same arguments.
 static mgl_status hear_first(cpu_model *m, mgl_error *err) {
   orders o;
   int none = -1;
   const mgl_build own = *m->job.build;
   mgl_hash program;
   MGL_TRY(mgl_crew_hear(own.crew, &o, sizeof o, &none, err));
-  MGL_TRY(hash_program(m->job.program, &program, err));
+  MGL_TRY(mgl_graph_hash(m->job.program, &program, err));
   if (program.low != o.program.low || program.high != o.program.high) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "expected rank 0's model, found another");
   }
@@ -229,16 +217,7 @@ static mgl_status hear_first(cpu_model *m, mgl_error *err) {
                          "rank %u of %u: expected the model to have weights, as rank 0's has",
                          mgl_crew_rank(own.crew), own.ranks);
   }
-  m->build = o.build;
-  m->build.crew = own.crew;
-  m->build.overrides = own.overrides;
-  m->build.override_count = own.override_count;
-  m->build.given = own.given;
-  m->build.given_count = own.given_count;
-  m->build.compilation = own.compilation;
-  m->build.program = NULL;
-  m->build.progress = m->build.captures = (mgl_weights_progress){0};
-  m->build.cuda = NULL;
+  m->build = mgl_build_of_first(&o.build, &own);
   m->sizes = o.sizes;
   m->job.build = &m->build;
   m->job.sizes = &m->sizes;

@@ -10,6 +10,7 @@
 #include "engine/device_choice.h"
 #include "graph/family.h"
 #include "graph/given_program.h"
+#include "graph/graph_text.h"
 #include "twin/planner.h"
 
 struct mgl_runner {
@@ -333,6 +334,20 @@ static mgl_status cut(mgl_runner *runner, const mgl_build *build, mgl_error *err
   return MGL_OK;
 }
 
+// Of processes that have come by themselves: refuses to go on before anything is exchanged by sizes
+// that a program has.
+static mgl_status check_alike(const mgl_graph *program, mgl_ranks *ranks, mgl_error *err) {
+  mgl_hash own;
+  uint64_t least = 0, least_complement = 0;  // which is the most's
+  MGL_TRY(mgl_graph_hash(program, &own, err));
+  MGL_TRY(mgl_ranks_meet(ranks, own.low, &least, err));
+  MGL_TRY(mgl_ranks_meet(ranks, ~own.low, &least_complement, err));
+  return least == ~least_complement
+             ? MGL_OK
+             : mgl_error_set(err, MGL_ERR_ARGUMENT,
+                             "expected all ranks to have the same model, found others");
+}
+
 // Puts the program that the user gave in the place of the family's.
 static mgl_status take_program(mgl_runner *runner, const mgl_build *build, mgl_error *err) {
   mgl_graph *program = NULL;
@@ -382,6 +397,10 @@ static mgl_status begin(const mgl_model_folder *folder, const mgl_checkpoint *ch
   }
   if (status == MGL_OK && build->ranks > 1) {
     status = cut(runner, build, err);
+  }
+  if (status == MGL_OK && build->crew != NULL && build->cuda != NULL &&
+      build->cuda->ranks != NULL) {
+    status = check_alike(runner->graph, build->cuda->ranks, err);
   }
   if (status == MGL_OK) {
     status = choose_device(runner, &runner->build, err);

@@ -38,13 +38,13 @@ static mgl_status make(mgl_site *site, const mgl_start *start, const mgl_build *
 
 // --- GPUs ----------------------------------------------------------------------------------------
 
-static mgl_status make_on_opened(mgl_site *site, const mgl_start *start, uint32_t rank,
-                                 const outcome *out, mgl_error *err) {
+static mgl_status make_on_opened(mgl_site *site, const mgl_start *start, const mgl_build *wanted,
+                                 uint32_t rank, const outcome *out, mgl_error *err) {
   const mgl_cuda_options cuda = {
       .device = &site->device,
       .ranks = site->ranks,
       .launch = start->launch != NULL ? *start->launch : (mgl_cuda_launch_options){0}};
-  mgl_build build = *start->build;
+  mgl_build build = *wanted;
   build.cuda = &cuda;
   build.trace_tasks = start->traces ? TRACE_SPANS : 0;
   if (build.logit_rows == MGL_EVERY_ROW) {  // only the CPU has so many
@@ -57,22 +57,53 @@ static mgl_status make_on_opened(mgl_site *site, const mgl_start *start, uint32_
   return make(site, start, &build, out, err);
 }
 
-// Rank r of several runs on GPU ordinal + r.
+// Makes the ranks of processes that have come by themselves, each with its GPU. *build becomes what
+// rank 0 has said.
+static mgl_status join(mgl_site *site, const mgl_start *start, mgl_build *build, mgl_error *err) {
+  mgl_crew *crew = build->crew;
+  mgl_crew_place ignored;  // processors are not what they compute with
+  MGL_TRY(mgl_crew_gather(crew, 1, &ignored, err));
+  if (mgl_crew_rank(crew) == 0) {
+    MGL_TRY(mgl_crew_tell(crew, build, sizeof *build, -1, err));
+  } else {
+    mgl_build first;
+    int none = -1;
+    MGL_TRY(mgl_crew_hear(crew, &first, sizeof first, &none, err));
+    *build = mgl_build_of_first(&first, build);
+  }
+  MGL_TRY(mgl_cuda_ranks_start(build->ranks, crew, &site->ranks, err));
+  if (build->weights != MGL_WEIGHTS_DUMMY && start->folder->checkpoint == NULL) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "expected the model to have weights, as rank 0's has");
+  }
+  return mgl_cuda_ranks_apart(&site->device, site->ranks, err);
+}
+
+// Rank r of several runs on GPU ordinal + r, or the only one that its launcher shows it.
 static mgl_status make_on_gpu(mgl_site *site, const mgl_start *start, uint32_t ordinal,
                               const outcome *out, mgl_error *err) {
+  mgl_build build = *start->build;
+  const bool is_crew = build.crew != NULL && out->runner != NULL;
   uint32_t rank = 0;
   if (start->not_on_gpu != NULL) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "%s", start->not_on_gpu);
   }
-  if (start->build->ranks > 1 && out->runner != NULL) {  // before anything of CUDA is open
-    MGL_TRY(mgl_cuda_ranks_start(start->build->ranks, &site->ranks, err));
+  if (is_crew) {
+    rank = mgl_crew_rank(build.crew);
+    ordinal = mgl_cuda_ranks_ordinal(ordinal, rank, mgl_cuda_device_count());
+  } else if (build.ranks > 1 && out->runner != NULL) {  // before anything of CUDA is open
+    MGL_TRY(mgl_cuda_ranks_start(build.ranks, NULL, &site->ranks, err));
     rank = mgl_ranks_rank(site->ranks);
+    ordinal += rank;
   }
-  mgl_status status = mgl_cuda_device_open((int)(ordinal + rank), &site->device, err);
+  mgl_status status = mgl_cuda_device_open((int)ordinal, &site->device, err);
+  if (status == MGL_OK && is_crew) {
+    status = join(site, start, &build, err);
+  }
   if (status == MGL_OK) {
-    status = make_on_opened(site, start, rank, out, err);
+    status = make_on_opened(site, start, &build, rank, out, err);
   }
-  if (rank != 0) {
+  if (rank != 0 && site->ranks != NULL) {
     mgl_ranks_leave(site->ranks, err);
   }
   if (status != MGL_OK) {

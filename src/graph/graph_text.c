@@ -104,6 +104,17 @@ void mgl_graph_print(const mgl_graph *graph, mgl_text *out) {
   }
 }
 
+mgl_status mgl_graph_hash(const mgl_graph *graph, mgl_hash *out, mgl_error *err) {
+  mgl_text text = {0};
+  mgl_graph_print(graph, &text);
+  mgl_status status = mgl_text_check(&text, err);
+  if (status == MGL_OK) {
+    *out = mgl_hash_bytes(text.data, text.bytes);
+  }
+  mgl_text_free(&text);
+  return status;
+}
+
 // --- parsing -------------------------------------------------------------------------------------
 
 // A cursor over one line, which is a NUL-terminated copy.

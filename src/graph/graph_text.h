@@ -14,6 +14,7 @@
 
 #include <stddef.h>
 
+#include "base/hash.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "graph/graph.h"
@@ -21,6 +22,8 @@
 enum { MGL_GRAPH_TEXT_MAX_BYTES = 64 << 20 };
 
 void mgl_graph_print(const mgl_graph *graph, mgl_text *out);
+// Of what is printed.
+mgl_status mgl_graph_hash(const mgl_graph *graph, mgl_hash *out, mgl_error *err);
 
 // Errors name the line. `where` names the source.
 mgl_status mgl_graph_parse(const char *text, size_t bytes, const char *where, mgl_graph **out,

@@ -4,12 +4,14 @@
 //   FAKE_CUDA_DEVICES  how many devices [1]; 0: cuInit says that there is none
 //   FAKE_CUDA_MAJOR    their compute capability [9]
 //   FAKE_CUDA_INIT     what cuInit returns [0]
+//   FAKE_CUDA_BUS      where the first one is on the host [0]; the others follow
 //   FAKE_CUDA_FREE     their free memory, bytes [1000]
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { REFUSED = 999, NO_DEVICE = 100, SM_COUNT = 16, MAJOR = 75, MINOR = 76, COOPERATIVE = 95 };
+enum { REFUSED = 999, NO_DEVICE = 100 };
+enum { SM_COUNT = 16, PCI_BUS = 33, MAJOR = 75, MINOR = 76, COOPERATIVE = 95 };
 
 static long number(const char *name, long otherwise) {
   const char *text = getenv(name);
@@ -49,8 +51,8 @@ int cuDeviceTotalMem_v2(size_t *bytes, int device) {
 }
 
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
-  (void)device;
   switch (attribute) {
+    case PCI_BUS: *value = (int)number("FAKE_CUDA_BUS", 0) + device; break;
     case SM_COUNT: *value = 6; break;
     case MAJOR: *value = (int)number("FAKE_CUDA_MAJOR", 9); break;
     case MINOR: *value = 0; break;

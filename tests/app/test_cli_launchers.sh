@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Ranks that a launcher has started: processes with the variables of mpirun, srun, torchrun and others
 # as these document them, started by hand; and by the real mpirun where it is installed. The tokens of
-# --tensor-parallel, contradictions, and ranks that are killed. Usage: PROGRAM DEMO_FOLDER
+# --tensor-parallel, contradictions, and ranks that are killed; and, up to where they would compute,
+# ranks on GPUs of a fake driver. Usage: PROGRAM DEMO_FOLDER FAKE_DRIVER_FOLDER
 . "$(dirname "$0")/cli.sh" "$@"
 . "$(dirname "$0")/server.sh"
+driver=$3
 for name in $(env | sed -n 's/^\(OMPI_[A-Z_]*\|PMIX\?_[A-Z_]*\|MPI_LOCAL[A-Z]*\|SLURM_[A-Z_]*\|RANK\|WORLD_SIZE\|LOCAL_RANK\|LOCAL_WORLD_SIZE\|MASTER_[A-Z]*\)=.*/\1/p'); do
   unset "$name"
 done
@@ -23,8 +25,10 @@ variables() {  # launcher, rank, size
 }
 
 # Starts all ranks, the last one first; $pids[rank] are their numbers, and $work/out.RANK and
-# err.RANK have what they write. Rank 0 reads $input, the others nothing.
+# err.RANK have what they write. Rank 0 reads $input, the others nothing. With $numbered a variable
+# of that name has the rank.
 input=/dev/null
+numbered=
 launch() {  # launcher, size, arguments
   local launcher=$1 size=$2 rank from
   shift 2
@@ -34,7 +38,7 @@ launch() {  # launcher, size, arguments
     from=/dev/null
     [ "$rank" -eq 0 ] && from=$input
     # shellcheck disable=SC2046  # several words
-    env $(variables "$launcher" "$rank" "$size") "$program" "$@" \
+    env $(variables "$launcher" "$rank" "$size") ${numbered:+"$numbered=$rank"} "$program" "$@" \
       >"$work/out.$rank" 2>"$work/err.$rank" <"$from" &
     pids[rank]=$!
   done
@@ -135,7 +139,6 @@ test_refusals() {
   refused "hosts, by a local rank" "(Open MPI: rank 2 of 4 is rank 0 of 4 there)" \
     "$(variables openmpi 2 4) OMPI_COMM_WORLD_LOCAL_RANK=0"
   refused "hosts, by a count" "found several hosts (Slurm" "$(variables slurm 0 4) SLURM_STEP_NUM_NODES=2"
-  refused "a GPU" "processes that PMI has started run on the CPU so far" "$(variables pmi 0 2)" --device cuda
   run quantize "$demo" --to int8 -o "$work/int8"
   starts=$((starts + 1))
   # shellcheck disable=SC2046
@@ -145,6 +148,46 @@ test_refusals() {
   wait "${pids[1]}"
   check_equal "another model: status of rank 1" 1 $?
   check_has "another model" "$work/err.1" "as rank 1 of 2: expected rank 0's model, found another"
+}
+
+# Two or more ranks on GPUs end with these texts, of rank 0 and of another one ("": nothing).
+refused_on_gpus() {  # what, size, text, rank, its text, arguments
+  local what=$1 size=$2 text=$3 other=$4 other_text=$5 rank
+  shift 5
+  LD_LIBRARY_PATH=$driver launch torchrun "$size" run "$demo" -p a --device cuda "$@"
+  for rank in $(seq 0 $((size - 1))); do
+    wait "${pids[rank]}"
+    check_equal "$what: status of rank $rank" 1 $?
+  done
+  check_has "$what" "$work/err.0" "$text"
+  [ -z "$other_text" ] || check_has "$what" "$work/err.$other" "$other_text"
+}
+
+test_gpus() {
+  FAKE_CUDA_DEVICES=1 refused_on_gpus "one GPU" 2 \
+    "expected a GPU for each of 2 ranks, found ranks 0 and 1 on the same (Fake GPU)" 0 ""
+  FAKE_CUDA_DEVICES=2 refused_on_gpus "two GPUs for four" 4 "has ended, or said nothing, before all began" \
+    3 "as rank 3 of 4: GPU 3 was asked for, the driver finds 2"
+  FAKE_CUDA_DEVICES=2 refused_on_gpus "a later GPU" 2 "has ended, or said nothing, before all began" \
+    1 "as rank 1 of 2: GPU 2 was asked for, the driver finds 2" --device cuda:1
+  # All numbers are well, so what is refused next is what a GPU has not.
+  FAKE_CUDA_DEVICES=2 refused_on_gpus "two GPUs" 2 "GiB are free on the GPU" 0 ""
+  numbered=FAKE_CUDA_BUS
+  FAKE_CUDA_DEVICES=1 refused_on_gpus "a GPU shown to each" 2 "GiB are free on the GPU" 0 ""
+  numbered=
+  cp -r "$demo" "$work/other"
+  sed -i 's/\("rms_norm_eps": *\)[^,]*/\10.25/' "$work/other/config.json"
+  starts=$((starts + 1))
+  export FAKE_CUDA_DEVICES=2
+  # shellcheck disable=SC2046
+  LD_LIBRARY_PATH=$driver env $(variables slurm 1 2) "$program" run "$work/other" -p a --device cuda \
+    >"$work/out.1" 2>"$work/err.1" &
+  pids[1]=$!
+  LD_LIBRARY_PATH=$driver refused "another model on a GPU" \
+    "expected all ranks to have the same model, found others" "$(variables slurm 0 2)" --device cuda
+  wait "${pids[1]}"
+  check_equal "another model on a GPU: status of rank 1" 1 $?
+  unset FAKE_CUDA_DEVICES
 }
 
 milliseconds() {
@@ -248,6 +291,7 @@ shm=$(ls /dev/shm 2>/dev/null)
 test_tokens
 test_others
 test_refusals
+test_gpus
 test_faults 2>/dev/null
 test_serve
 test_mpirun

@@ -268,7 +268,7 @@ static void run_model(gpu_bench *bench, const char *name, uint32_t count, uint32
   gpu_model_open(name, &one.model);
   s.pids = mmap(NULL, MGL_MAX_RANKS * sizeof *s.pids, PROT_READ | PROT_WRITE,
                 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  gpu_must(mgl_cuda_ranks_start(count, &s.ranks, &err), &err);
+  gpu_must(mgl_cuda_ranks_start(count, NULL, &s.ranks, &err), &err);
   s.pids[mgl_ranks_rank(s.ranks)] = getpid();
   if (mgl_ranks_rank(s.ranks) != 0) {
     follow(&s, tokens, graphs);

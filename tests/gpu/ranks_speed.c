@@ -398,7 +398,7 @@ void gpu_ranks_speed_run(gpu_bench *bench, int count, char **arguments) {
     return;
   }
   gpu_model_open(o.folder, &s.model);
-  gpu_must(mgl_cuda_ranks_start(o.ranks, &s.ranks, &err), &err);
+  gpu_must(mgl_cuda_ranks_start(o.ranks, NULL, &s.ranks, &err), &err);
   if (mgl_ranks_rank(s.ranks) != 0) {
     follow(&s);
   }

@@ -226,7 +226,7 @@ void gpu_ranks_work_run(gpu_bench *bench, int count, char **arguments) {
   }
   gpu_model_open(folder, &s.model);
   make_prompts(&s);
-  gpu_must(mgl_cuda_ranks_start(ranks, &s.ranks, &err), &err);
+  gpu_must(mgl_cuda_ranks_start(ranks, NULL, &s.ranks, &err), &err);
   if (mgl_ranks_rank(s.ranks) != 0) {
     follow(&s);
   }

@@ -159,6 +159,9 @@ static mgl_cu_result fake_device_attribute(int *value, int attribute, int device
   switch (attribute) {
     case MGL_CU_ATTRIBUTE_SMEM_PER_SM: *value = 233472; return 0;
     case MGL_CU_ATTRIBUTE_SMEM_RESERVED: *value = 1024; return 0;
+    case MGL_CU_ATTRIBUTE_PCI_DOMAIN:
+    case MGL_CU_ATTRIBUTE_PCI_BUS: *value = 1; return 0;
+    case MGL_CU_ATTRIBUTE_PCI_SLOT: *value = fake.slot; return 0;
     default: return 1;
   }
 }

@@ -41,6 +41,7 @@ typedef struct fake_cuda {
   uint32_t wide_runs;     // of that of the wide class
   bool portable;          // that one is the portable one
   bool codes;             // the model has weights of codes
+  int slot;               // of the GPU on the bus
   uint32_t few_wide_runs;      // of those, with the smallest tiles
   uint32_t empty_wide_runs;    // that found nothing to do
   uint64_t wide_ns;            // the device's timer at its latest turn

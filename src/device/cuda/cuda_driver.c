@@ -130,6 +130,16 @@ static mgl_status open_device(int ordinal, mgl_cuda_device *out, mgl_error *err)
   return MGL_OK;
 }
 
+uint32_t mgl_cuda_device_count(void) {
+  mgl_cuda_driver driver;
+  mgl_error ignored = {0};
+  int count = 0;
+  return mgl_cuda_driver_open(&driver, &ignored) == MGL_OK && driver.init(0) == 0 &&
+                 driver.device_count(&count) == 0 && count > 0
+             ? (uint32_t)count
+             : 0;
+}
+
 mgl_status mgl_cuda_device_open(int ordinal, mgl_cuda_device *out, mgl_error *err) {
   *out = (mgl_cuda_device){0};
   mgl_status status = open_device(ordinal, out, err);

@@ -25,6 +25,9 @@ enum {
   MGL_CU_ATTRIBUTE_SM_COUNT = 16,
   MGL_CU_ATTRIBUTE_MEMORY_CLOCK_KHZ = 36,
   MGL_CU_ATTRIBUTE_MEMORY_BUS_BITS = 37,
+  MGL_CU_ATTRIBUTE_PCI_BUS = 33,
+  MGL_CU_ATTRIBUTE_PCI_SLOT = 34,
+  MGL_CU_ATTRIBUTE_PCI_DOMAIN = 50,
   MGL_CU_ATTRIBUTE_SMEM_PER_SM = 81,
   MGL_CU_ATTRIBUTE_SMEM_RESERVED = 111,  // of every block, by the driver
   MGL_CU_ATTRIBUTE_MAJOR = 75,
@@ -224,6 +227,8 @@ typedef struct mgl_cuda_device {
   const struct mgl_cuda_compiler *compiler;  // cuda_compiler.h; NULL: NVRTC
 } mgl_cuda_device;
 
+// How many the driver finds; 0 also where there is no driver that works.
+uint32_t mgl_cuda_device_count(void);
 mgl_status mgl_cuda_device_open(int ordinal, mgl_cuda_device *out, mgl_error *err);
 // By a compilation; NULL: the usual ones.
 void mgl_cuda_device_choose_code(mgl_cuda_device *device, const mgl_compilation *c);

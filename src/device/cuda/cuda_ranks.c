@@ -6,14 +6,55 @@
 
 #include "device/cuda/cuda_shmem.h"
 
-mgl_status mgl_cuda_ranks_start(uint32_t count, mgl_ranks **out, mgl_error *err) {
-  const mgl_ranks_options options = {.count = count, .block_bytes = MGL_CUDA_LOG_BYTES};
+mgl_status mgl_cuda_ranks_start(uint32_t count, mgl_crew *crew, mgl_ranks **out, mgl_error *err) {
+  const mgl_ranks_options options = {
+      .count = count, .block_bytes = MGL_CUDA_LOG_BYTES, .crew = crew};
   *out = NULL;
   if (count < 2 || count > MGL_MAX_RANKS) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "ranks: expected 2 to %d, found %u", MGL_MAX_RANKS,
                          count);
   }
   return mgl_ranks_start(&options, out, err);
+}
+
+uint32_t mgl_cuda_ranks_ordinal(uint32_t first, uint32_t rank, uint32_t visible) {
+  return visible == 1 && first == 0 ? 0 : first + rank;
+}
+
+// Where a GPU is on its host, which is the same for all processes.
+static mgl_status find_slot(const mgl_cuda_device *device, uint64_t *out, mgl_error *err) {
+  static const int attributes[] = {MGL_CU_ATTRIBUTE_PCI_DOMAIN, MGL_CU_ATTRIBUTE_PCI_BUS,
+                                   MGL_CU_ATTRIBUTE_PCI_SLOT};
+  *out = 0;
+  for (size_t i = 0; i < sizeof attributes / sizeof *attributes; i++) {
+    int value = 0;
+    MGL_CUDA_TRY(&device->driver, device_attribute, err, &value, attributes[i], device->device);
+    *out = *out << 16 | (uint16_t)value;
+  }
+  return MGL_OK;
+}
+
+mgl_status mgl_cuda_ranks_apart(const mgl_cuda_device *device, mgl_ranks *ranks, mgl_error *err) {
+  const uint32_t count = mgl_ranks_count(ranks);
+  uint64_t own = 0;
+  uint64_t slots[MGL_MAX_RANKS];
+  MGL_TRY(find_slot(device, &own, err));
+  for (uint32_t rank = 0; rank < count; rank++) {  // a meeting tells the least: each rank's in turn
+    const bool is_own = rank == mgl_ranks_rank(ranks);
+    MGL_TRY(mgl_ranks_meet(ranks, is_own ? own : UINT64_MAX, &slots[rank], err));
+  }
+  for (uint32_t rank = 1; rank < count; rank++) {
+    for (uint32_t other = 0; other < rank; other++) {
+      if (slots[rank] == slots[other]) {
+        return mgl_error_set(
+            err, MGL_ERR_ARGUMENT,
+            "expected a GPU for each of %u ranks, found ranks %u and %u on the same (%s): there "
+            "are fewer GPUs, or CUDA_VISIBLE_DEVICES shows both this one",
+            count, other, rank, device->name);
+      }
+    }
+  }
+  return MGL_OK;
 }
 
 // --- device memory -------------------------------------------------------------------------------

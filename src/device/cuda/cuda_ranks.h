@@ -1,8 +1,8 @@
 // Ranks of one model on the GPUs of one host: a process each, which share memory.
 //
-// Processes, faults and file descriptors are those of the CPU's ranks (device/cpu/cpu_ranks.h),
-// which are started before the driver is opened: neither it nor the compiler of device code lives
-// on in a child. What is added here:
+// Processes, faults and file descriptors are those of the CPU's ranks (device/cpu/cpu_ranks.h). The
+// ones that are forked are so before the driver is opened: neither it nor the compiler of device
+// code lives on in a child. Those of a crew have come by themselves. What is added here:
 //   - A block of device memory at every rank, of the same layout, which all others map (CUDA's
 //     virtual memory management; handles go over Unix sockets). Kernels write to it directly.
 //   - The feed. Requests come to rank 0. What its host sends to its device it also puts into shared
@@ -20,8 +20,14 @@
 #include "device/cuda/cuda_driver.h"
 #include "twin/feed.h"
 
-// Starts `count` ranks; returns in every one of them. Nothing of CUDA is open yet.
-mgl_status mgl_cuda_ranks_start(uint32_t count, mgl_ranks **out, mgl_error *err);
+// Starts `count` ranks; returns in every one of them. Nothing of CUDA is open yet, unless they are
+// of a crew, which has been gathered (NULL: they are forked).
+mgl_status mgl_cuda_ranks_start(uint32_t count, mgl_crew *crew, mgl_ranks **out, mgl_error *err);
+// Which GPU rank `rank` of a crew takes, by its number among the `visible` ones of its process:
+// first + rank; but where that is one, the user has shown each process its own.
+uint32_t mgl_cuda_ranks_ordinal(uint32_t first, uint32_t rank, uint32_t visible);
+// All ranks call it: refuses two that have the same GPU, whatever number it has for each.
+mgl_status mgl_cuda_ranks_apart(const mgl_cuda_device *device, mgl_ranks *ranks, mgl_error *err);
 
 // --- device memory -------------------------------------------------------------------------------
 

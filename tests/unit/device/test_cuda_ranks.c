@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -52,6 +53,8 @@ typedef struct model {
   uint32_t tokens;   // of an iteration
   uint32_t slow;     // rank whose sampling takes long; 0: all are fast
   const char *json;  // of the config; NULL: config_json
+  bool launched;     // nobody has forked the other ranks
+  mgl_crew *crew;    // of such ones
   mgl_cuda_device device;
   mgl_ranks *ranks;
   mgl_cuda_program *program;
@@ -151,33 +154,64 @@ static uint32_t count_equal(const model *m) {
   return equal;
 }
 
+// Each is another one's orphan, as processes of a launcher are no rank's children. Returns in all.
+static void launch_others(model *m, uint32_t count) {
+  static int number;
+  char name[64];
+  uint32_t rank = count;
+  mgl_crew_place ignored;
+  (void)snprintf(name, sizeof name, "test_cuda_ranks %d %d", (int)getpid(), number++);
+  while (--rank > 0) {
+    pid_t between = fork();
+    if (between == 0 && fork() == 0) {
+      break;
+    }
+    if (between == 0) {
+      _exit(0);
+    }
+    assert_int_equal(waitpid(between, NULL, 0), between);
+  }
+  const mgl_crew_options options = {.rank = rank, .count = count, .meeting = name};
+  MUST(mgl_crew_open(&options, &m->crew, &err));
+  MUST(mgl_crew_gather(m->crew, 1, &ignored, &err));
+  MUST(mgl_cuda_ranks_start(count, m->crew, &m->ranks, &err));
+}
+
 // Returns in rank 0 only.
 static void open_model(model *m, uint32_t count, uint32_t tokens) {
   m->tokens = tokens;
   m->world =
       mmap(NULL, sizeof *m->world, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   assert_true(m->world != MAP_FAILED);
-  MUST(mgl_cuda_ranks_start(count, &m->ranks, &err));
+  if (m->launched) {
+    launch_others(m, count);
+  } else {
+    MUST(mgl_cuda_ranks_start(count, NULL, &m->ranks, &err));
+  }
   const uint32_t rank = mgl_ranks_rank(m->ranks);
   m->world->pids[rank] = getpid();
   m->device = fake_cuda_device();
+  fake.slot = (int)rank;
   fake.plan_hashes = m->world->hashes[rank];
   fake.choices = &m->world->choices[rank];
   fake.sampling_ns = rank != 0 && rank == m->slow ? 100000 : 0;
   if (rank != 0) {
     mgl_error reason = {0};
-    if (make_program(m, &reason) == MGL_OK) {
+    if (mgl_cuda_ranks_apart(&m->device, m->ranks, &reason) == MGL_OK &&
+        make_program(m, &reason) == MGL_OK) {
       m->world->equal[rank] = m->json != NULL ? count_equal(m) : 0;
       (void)mgl_cuda_program_follow(m->program, &reason);
     }
     mgl_ranks_leave(m->ranks, &reason);
   }
+  MUST(mgl_cuda_ranks_apart(&m->device, m->ranks, &err));
   MUST(make_program(m, &err));
 }
 
 static void close_model(model *m) {
   mgl_cuda_program_destroy(m->program);
   mgl_ranks_stop(m->ranks);
+  mgl_crew_close(m->crew);
   assert_int_equal(fake.live, 0);
   assert_int_equal(fake.handles, 0);
   assert_int_equal(fake.maps, 0);
@@ -255,9 +289,9 @@ static mgl_status run_crowd(model *m, crowd *c, mgl_error *err) {
 // --- tests ---------------------------------------------------------------------------------------
 
 // Iterations of up to `tokens` tokens, of which all ranks make the same plans.
-static void make_plans(uint32_t tokens) {
+static void make_plans(uint32_t tokens, bool launched) {
   for (uint32_t count = 2; count <= 4; count *= 2) {
-    model m = {0};
+    model m = {.launched = launched};
     open_model(&m, count, tokens);
     for (uint32_t launch = 0; launch < 2; launch++) {  // planners outlive launches
       crowd c = {0};
@@ -283,13 +317,46 @@ static void make_plans(uint32_t tokens) {
 
 static void ranks_make_the_same_plans(void **state) {
   (void)state;
-  make_plans(16);
+  make_plans(16, false);
 }
 
 // Chains of large iterations, between which launches of small ones go on.
 static void ranks_make_the_same_large_plans(void **state) {
   (void)state;
-  make_plans(256);
+  make_plans(256, false);
+}
+
+static void launched_ranks_make_the_same_plans(void **state) {
+  (void)state;
+  make_plans(16, true);
+  make_plans(256, true);
+}
+
+// Two ranks whose GPUs are in the same slot hear of it both; their numbers may well be the same.
+static void two_ranks_on_one_gpu_are_refused(void **state) {
+  (void)state;
+  assert_int_equal(mgl_cuda_ranks_ordinal(0, 3, 8), 3);
+  assert_int_equal(mgl_cuda_ranks_ordinal(2, 1, 8), 3);
+  assert_int_equal(mgl_cuda_ranks_ordinal(0, 3, 1), 0);
+  assert_int_equal(mgl_cuda_ranks_ordinal(1, 3, 1), 4);  // which the driver has not
+  model m = {0};
+  mgl_error why = {0};
+  uint64_t least = 0;
+  launch_others(&m, 4);
+  const uint32_t rank = mgl_ranks_rank(m.ranks);
+  m.device = fake_cuda_device();
+  fake.slot = rank == 3 ? 1 : (int)rank;
+  const bool refused =
+      mgl_cuda_ranks_apart(&m.device, m.ranks, &why) == MGL_ERR_ARGUMENT &&
+      strstr(why.text, "a GPU for each of 4 ranks, found ranks 1 and 3 on the same (Fake)") != NULL;
+  MUST(mgl_ranks_meet(m.ranks, refused ? 1 : 0, &least, &err));
+  if (rank != 0) {
+    mgl_ranks_leave(m.ranks, NULL);
+  }
+  assert_int_equal(least, 1);
+  mgl_ranks_abandon(m.ranks);
+  mgl_ranks_stop(m.ranks);
+  mgl_crew_close(m.crew);
 }
 
 static void weights_are_parts_of_the_whole(void **state) {
@@ -405,15 +472,17 @@ static void masks_and_edits_are_those_of_all_ranks(void **state) {
 
 static void the_end_of_a_rank_is_named_soon(void **state) {
   (void)state;
-  for (uint32_t kill_at = 1; kill_at < 200; kill_at += 37) {
-    model m = {0};
+  for (uint32_t turn = 0; turn < 12; turn++) {
+    const uint32_t kill_at = 1 + turn / 2 * 37;
+    model m = {.launched = turn % 2 != 0};
     mgl_error err = {0};
     open_model(&m, 2, kill_at % 2 == 0 ? 16 : LOST_TOKENS);
     crowd c = {.kill_at = kill_at, .victim = m.world->pids[1]};
     uint64_t start = mgl_clock_ns();
     assert_int_equal(run_crowd(&m, &c, &err), MGL_ERR_INTERNAL);
     assert_true(mgl_clock_ns() - start < UINT64_C(2000000000));
-    assert_non_null(strstr(err.text, "rank 1 of 2 was ended by signal 9"));
+    assert_non_null(strstr(err.text, m.launched ? "rank 1 of 2 ended: without a message"
+                                                : "rank 1 of 2 was ended by signal 9"));
     close_model(&m);
   }
 }
@@ -421,7 +490,7 @@ static void the_end_of_a_rank_is_named_soon(void **state) {
 static void memory_that_cannot_be_mapped_is_refused(void **state) {
   (void)state;
   model m = {0};
-  MUST(mgl_cuda_ranks_start(2, &m.ranks, &err));
+  MUST(mgl_cuda_ranks_start(2, NULL, &m.ranks, &err));
   mgl_error err = {0};
   m.tokens = 16;
   m.device = fake_cuda_device();
@@ -440,7 +509,7 @@ static void memory_that_cannot_be_mapped_is_refused(void **state) {
 
 static void check_refused(const char *wanted) {
   model m = {.tokens = 16};
-  MUST(mgl_cuda_ranks_start(2, &m.ranks, &err));
+  MUST(mgl_cuda_ranks_start(2, NULL, &m.ranks, &err));
   mgl_error err = {0};
   m.device = fake_cuda_device();
   mgl_status status = make_program(&m, &err);
@@ -477,6 +546,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(ranks_make_the_same_plans),
       cmocka_unit_test(ranks_make_the_same_large_plans),
+      cmocka_unit_test(launched_ranks_make_the_same_plans),
+      cmocka_unit_test(two_ranks_on_one_gpu_are_refused),
       cmocka_unit_test(weights_are_parts_of_the_whole),
       cmocka_unit_test(masks_and_edits_are_those_of_all_ranks),
       cmocka_unit_test(the_end_of_a_rank_is_named_soon),

@@ -78,7 +78,7 @@ static inline void open_bed(bed *b, mgl_engine_options options) {
 // On two GPUs.
 static inline void open_bed_on_ranks(bed *b, mgl_engine_options options) {
   mgl_error err = {0};
-  assert_int_equal(mgl_cuda_ranks_start(2, &b->ranks, &err), MGL_OK);
+  assert_int_equal(mgl_cuda_ranks_start(2, NULL, &b->ranks, &err), MGL_OK);
   open_bed_with(b, options, NULL);  // returns in rank 0
 }
 

@@ -2,8 +2,9 @@
 // processors without AVX2.
 //
 // Written for reading: one loop per formula, f32 accumulation in ascending order, exp/sin/cos of
-// libm. Nothing here is shared with the vector kernels except what has no vector form
-// (rope_angles), so that an error in one shows as a difference from the other.
+// libm. Linears and scores compute several such sums side by side. Nothing here is shared with the
+// vector kernels except what has no vector form (rope_angles), so that an error in one shows as a
+// difference from the other.
 #include <assert.h>
 #include <math.h>
 #include <stdbool.h>
@@ -33,6 +34,11 @@ static float load(const void *data, mgl_dtype dtype, size_t index) {
     case MGL_DTYPE_KV8: return mgl_e4m3_to_f32(((const uint8_t *)data)[index]);  // of a KV cache
     default: assert(false && "dtype of a kernel operand"); return 0;
   }
+}
+
+// Elements side by side, at once.
+static void widen(const void *data, mgl_dtype dtype, size_t index, size_t count, float *out) {
+  mgl_widen_f32(dtype, (const char *)data + index * mgl_dtype_bytes(dtype), count, out);
 }
 
 static void store(void *data, mgl_dtype dtype, size_t index, float value) {
@@ -172,23 +178,76 @@ static float dot_codes(const mgl_linear_args *args, size_t t, const char *row,
   return total;
 }
 
-static void linear(const mgl_linear_args *args, size_t begin, size_t end) {
-  bool is_code = mgl_dtype_is_code(args->w_dtype);
-  assert(!is_code || args->packed == mgl_code_is_integer(args->w_dtype));
+// What a sum of products becomes in the output.
+static void put_linear(const mgl_linear_args *args, size_t t, size_t n, float sum) {
+  size_t at = t * args->out_stride + n;
+  sum = args->bias != NULL ? sum + args->bias[n] : sum;
+  args->out[at] = args->residual != NULL ? args->residual[at] + sum : sum;
+}
+
+static void linear_codes(const mgl_linear_args *args, size_t begin, size_t end) {
+  assert(args->packed == mgl_code_is_integer(args->w_dtype));
   mgl_row_layout layout = mgl_row_layout_of(mgl_linear_form(args), args->k);
   for (size_t n = begin; n < end; n++) {
     for (size_t t = 0; t < args->token_count; t++) {
-      float sum = 0;
-      if (is_code) {
-        sum = dot_codes(args, t, (const char *)args->w + n * layout.bytes, &layout);
+      put_linear(args, t, n, dot_codes(args, t, (const char *)args->w + n * layout.bytes, &layout));
+    }
+  }
+}
+
+// A linear computes so many outputs at once: each is one chain of additions in ascending order, in
+// which an addition waits for the one before, and most of the tests' time is spent here.
+enum { TILE_ROWS = 16, TILE_TOKENS = 8, TILE_DEPTH = 128 };
+
+// Adds the products of one row of weights to the sums of all tokens of a tile. Unrolled before it
+// is vectorised, the inner loop would become one of vectors along k, whose parts gcc adds one by
+// one.
+static void add_products(const float x[][TILE_TOKENS], const float *w, size_t depth, float *sums) {
+  float chains[TILE_TOKENS];
+  memcpy(chains, sums, sizeof chains);
+  for (size_t i = 0; i < depth; i++) {
+#pragma GCC unroll 1
+    for (size_t t = 0; t < TILE_TOKENS; t++) {
+      chains[t] += x[i][t] * w[i];
+    }
+  }
+  memcpy(sums, chains, sizeof chains);
+}
+
+static void linear_tile(const mgl_linear_args *args, size_t row, size_t rows, size_t token,
+                        size_t tokens) {
+  float x[TILE_DEPTH][TILE_TOKENS] = {0};  // of tokens that are not there: zeros
+  float w[TILE_DEPTH];
+  float sums[TILE_ROWS][TILE_TOKENS] = {0};
+  for (size_t begin = 0, depth; begin < args->k; begin += depth) {
+    depth = args->k - begin < TILE_DEPTH ? args->k - begin : TILE_DEPTH;
+    for (size_t t = 0; t < tokens; t++) {
+      for (size_t i = 0; i < depth; i++) {
+        x[i][t] = load(args->x, args->x_dtype, (token + t) * args->k + begin + i);
       }
-      for (size_t i = 0; !is_code && i < args->k; i++) {
-        sum += load(args->x, args->x_dtype, t * args->k + i) *
-               load(args->w, args->w_dtype, n * args->k + i);
-      }
-      size_t at = t * args->out_stride + n;
-      sum = args->bias != NULL ? sum + args->bias[n] : sum;
-      args->out[at] = args->residual != NULL ? args->residual[at] + sum : sum;
+    }
+    for (size_t n = 0; n < rows; n++) {
+      widen(args->w, args->w_dtype, (row + n) * args->k + begin, depth, w);
+      add_products(x, w, depth, sums[n]);
+    }
+  }
+  for (size_t n = 0; n < rows; n++) {
+    for (size_t t = 0; t < tokens; t++) {
+      put_linear(args, token + t, row + n, sums[n][t]);
+    }
+  }
+}
+
+static void linear(const mgl_linear_args *args, size_t begin, size_t end) {
+  if (mgl_dtype_is_code(args->w_dtype)) {
+    linear_codes(args, begin, end);
+    return;
+  }
+  for (size_t n = begin, rows; n < end; n += rows) {
+    rows = end - n < TILE_ROWS ? end - n : TILE_ROWS;
+    for (size_t t = 0, tokens; t < args->token_count; t += tokens) {
+      tokens = args->token_count - t < TILE_TOKENS ? args->token_count - t : TILE_TOKENS;
+      linear_tile(args, n, rows, t, tokens);
     }
   }
 }
@@ -265,6 +324,25 @@ static void kv_write(const mgl_kv_write_args *args, size_t begin, size_t end) {
   }
 }
 
+// q · k of the positions [from, length) of the split that begins at `begin`, each summed in
+// ascending order. The keys of a page lie side by side, element after element.
+static void scores_of(const mgl_kv_layer *kv, const int32_t *block_table, size_t kv_head,
+                      const float *q, size_t begin, size_t from, size_t length, float *scores) {
+  float keys[MGL_ATTENTION_SPLIT];
+  for (size_t p = from, count; p < length; p += count) {
+    size_t page = (size_t)block_table[(begin + p) / kv->page_tokens];
+    size_t offset = (begin + p) % kv->page_tokens;
+    count = kv->page_tokens - offset < length - p ? kv->page_tokens - offset : length - p;
+    memset(scores + p, 0, count * sizeof *scores);
+    for (size_t i = 0; i < kv->head_dim; i++) {
+      widen(kv->k, kv->dtype, key_index(kv, page, kv_head, i, offset), count, keys);
+      for (size_t j = 0; j < count; j++) {
+        scores[p + j] += q[i] * keys[j];
+      }
+    }
+  }
+}
+
 // One query head of one token: position by position, split by split. `split_out` and `merged_out`
 // are scratch of HD floats, `weights` of MGL_ATTENTION_SPLIT.
 static void attend(const mgl_attention_args *args, const int32_t *block_table, size_t t,
@@ -275,20 +353,16 @@ static void attend(const mgl_attention_args *args, const int32_t *block_table, s
   size_t kv_head = head / (args->head_count / kv->kv_head_count);
   const float *q = args->q + t * args->q_stride + (head - args->q_head_begin) * head_dim;
   float merged_max = -INFINITY, merged_sum = 0;
+  float values[MGL_MAX_HEAD_DIM];
   for (size_t begin = first / MGL_ATTENTION_SPLIT * MGL_ATTENTION_SPLIT; begin < count;
        begin += MGL_ATTENTION_SPLIT) {
     bool is_first = begin <= first;
     size_t from = is_first ? first - begin : 0;
     size_t length = count - begin < MGL_ATTENTION_SPLIT ? count - begin : MGL_ATTENTION_SPLIT;
     float max = -INFINITY, sum = 0;
+    scores_of(kv, block_table, kv_head, q, begin, from, length, weights);
     for (size_t p = from; p < length; p++) {
-      size_t page = (size_t)block_table[(begin + p) / kv->page_tokens];
-      size_t offset = (begin + p) % kv->page_tokens;
-      float score = 0;
-      for (size_t i = 0; i < head_dim; i++) {
-        score += q[i] * load(kv->k, kv->dtype, key_index(kv, page, kv_head, i, offset));
-      }
-      weights[p] = score * (args->scale * mgl_kv_k_scale(kv));
+      weights[p] *= args->scale * mgl_kv_k_scale(kv);
       max = fmaxf(max, weights[p]);
     }
     memset(split_out, 0, head_dim * sizeof(float));
@@ -297,8 +371,9 @@ static void attend(const mgl_attention_args *args, const int32_t *block_table, s
       size_t offset = (begin + p) % kv->page_tokens;
       float weight = expf(weights[p] - max);
       sum += weight;
+      widen(kv->v, kv->dtype, value_index(kv, page, kv_head, offset, 0), head_dim, values);
       for (size_t i = 0; i < head_dim; i++) {
-        split_out[i] += weight * load(kv->v, kv->dtype, value_index(kv, page, kv_head, offset, i));
+        split_out[i] += weight * values[i];
       }
     }
     float max_of_both = fmaxf(merged_max, max);

@@ -57,7 +57,7 @@ mgl_choice_name mgl_kv_dtype_choice;
     .u64_min = 1, .u64_max = MGL_MAX_RANKS,                                              \
     .help =                                                                              \
         "processes that run the model together, each with its part: on the CPU, or "     \
-        "with --device cuda on as many GPUs, from that one on; on the CPU mpirun, "      \
+        "with --device cuda on as many GPUs, from that one on; of one host mpirun, "     \
         "srun or torchrun may start them [1]"                                            \
   }
 

@@ -45,6 +45,20 @@ static inline megalith_engine *create(megalith_engine_options options) {
   return engine;
 }
 
+// Fails unless such an engine is refused, with this text in the message.
+static inline void refuse_engine(megalith_engine_options options, megalith_status status,
+                                 const char *text) {
+  megalith_error error = {0};
+  megalith_engine *engine = NULL;
+  options.size = sizeof options;
+  options.kv_tokens = options.kv_tokens == 0 ? 8192 : options.kv_tokens;
+  assert_int_equal(megalith_engine_create(model, &options, &engine, &error), status);
+  assert_null(engine);
+  if (strstr(error.text, text) == NULL) {
+    fail_msg("expected \"%s\", found \"%s\"", text, error.text);
+  }
+}
+
 static inline megalith_request *submit(megalith_engine *engine, megalith_request_options options) {
   megalith_error error = {0};
   megalith_request *request = NULL;

@@ -6,19 +6,6 @@
 
 enum { TEXT_TOKENS = 100 };
 
-static void refuse_engine(megalith_engine_options options, megalith_status status,
-                          const char *text) {
-  megalith_error error = {0};
-  megalith_engine *engine = NULL;
-  options.size = sizeof options;
-  options.kv_tokens = 1024;
-  assert_int_equal(megalith_engine_create(model, &options, &engine, &error), status);
-  assert_null(engine);
-  if (strstr(error.text, text) == NULL) {
-    fail_msg("expected \"%s\", found \"%s\"", text, error.text);
-  }
-}
-
 // --- how it runs ---------------------------------------------------------------------------------
 
 static void every_mode_gives_the_same(void **state) {

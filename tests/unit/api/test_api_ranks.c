@@ -72,25 +72,12 @@ static void a_rank_that_ends_is_the_engines_end(void **state) {
   check_no_child();
 }
 
-static void expect_refused(megalith_engine_options options, megalith_status status,
-                           const char *text) {
-  megalith_error error = {0};
-  megalith_engine *engine = NULL;
-  options.size = sizeof options;
-  options.kv_tokens = 8192;
-  assert_int_equal(megalith_engine_create(model, &options, &engine, &error), status);
-  assert_null(engine);
-  if (strstr(error.text, text) == NULL) {
-    fail_msg("expected \"%s\", found \"%s\"", text, error.text);
-  }
-}
-
 static void what_cannot_be_is_refused(void **state) {
   (void)state;
-  expect_refused((megalith_engine_options){.ranks = 9}, MEGALITH_ERROR_LIMIT,
-                 "ranks: expected at most 8, found 9");
-  expect_refused((megalith_engine_options){.ranks = 3}, MEGALITH_ERROR_UNSUPPORTED,
-                 "its 4 heads cannot be cut into 3 equal parts");
+  refuse_engine((megalith_engine_options){.ranks = 9}, MEGALITH_ERROR_LIMIT,
+                "ranks: expected at most 8, found 9");
+  refuse_engine((megalith_engine_options){.ranks = 3}, MEGALITH_ERROR_UNSUPPORTED,
+                "its 4 heads cannot be cut into 3 equal parts");
   // On several GPUs, of which there are not so many: no process is left of those that were started.
   megalith_engine *engine = NULL;
   const megalith_engine_options gpus = {.size = sizeof gpus, .ranks = 2, .device = "cuda:90"};

@@ -265,18 +265,6 @@ static void newer_and_older_structs_are_understood(void **state) {
   megalith_engine_destroy(engine);
 }
 
-static void refuse_engine(megalith_engine_options options, megalith_status status,
-                          const char *text) {
-  megalith_error error = {0};
-  megalith_engine *engine = NULL;
-  options.size = sizeof options;
-  assert_int_equal(megalith_engine_create(model, &options, &engine, &error), status);
-  assert_null(engine);
-  if (strstr(error.text, text) == NULL) {
-    fail_msg("expected \"%s\", found \"%s\"", text, error.text);
-  }
-}
-
 static void hostile_engines_and_models_are_refused(void **state) {
   megalith_error error = {0};
   megalith_model *none = NULL;

@@ -51,7 +51,6 @@ static inline void refuse_engine(megalith_engine_options options, megalith_statu
   megalith_error error = {0};
   megalith_engine *engine = NULL;
   options.size = sizeof options;
-  options.kv_tokens = options.kv_tokens == 0 ? 8192 : options.kv_tokens;
   assert_int_equal(megalith_engine_create(model, &options, &engine, &error), status);
   assert_null(engine);
   if (strstr(error.text, text) == NULL) {

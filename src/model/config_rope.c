@@ -128,10 +128,11 @@ static mgl_status read_original_context(mgl_json_object o, mgl_json_object rope,
                          *out, inner);
   }
   if (only_top && inner != *out) {
-    return mgl_error_set(err, MGL_ERR_FORMAT,
-                         "%s: \"%s\" among the rope parameters is %g, but a phi3 model has it at the "
-                         "top, or else %g",
-                         o.where, key, inner, *out);
+    return mgl_error_set(
+        err, MGL_ERR_FORMAT,
+        "%s: \"%s\" among the rope parameters is %g, but a phi3 model has it at the "
+        "top, or else %g",
+        o.where, key, inner, *out);
   }
   *out = inner;
   return MGL_OK;

@@ -37,7 +37,7 @@ HEADS = [(4, 2), (3, 1), (3, 3), (5, 1), (7, 1), (6, 2), (6, 3), (12, 2), (1, 1)
 NEEDED = ["hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size", "model_type",
           "num_attention_heads", "architectures", "num_experts", "num_local_experts",
           "n_routed_experts"]
-OF_HIDDEN = ["phi", "phi3", "qwen2", "qwen2_moe", "mixtral", "olmoe"]  # head_dim is not a key
+OF_HIDDEN = ["phi", "phi3", "qwen2", "qwen2_moe", "olmoe"]  # head_dim is not a key
 
 
 def rope_of(r, family, pairs, context):
@@ -75,7 +75,7 @@ def add_rope(r, config, head_dim):
             "glm4_moe": 0.5}.get(family, 1.0)
     part = 1.0 if int(head_dim * part) % 2 else part
     rope = rope_of(r, family, int(head_dim * part) // 2, context)
-    theta = r.choice([None, 1e4, 5e5, 1e6, 100.0])
+    theta = r.choice([None, None, 1e4, 5e5, 1e6, 100.0])
     has_part = family in ("phi", "phi3", "glm4_moe")
     if rope is not None and family == "phi3":
         config["original_max_position_embeddings"] = rope["original_max_position_embeddings"]

@@ -112,8 +112,8 @@ static mgl_status read_rope_theta(mgl_json_object o, mgl_json_object rope, mgl_f
 }
 
 // The context that the model was trained on; some files have it at the top as well. Absent from
-// both it is *out, unless that is 0. only_top: transformers does not look among the rope parameters,
-// where another value is therefore refused.
+// both it is *out, unless that is 0. only_top: transformers does not look among the rope
+// parameters, where another value is therefore refused.
 static mgl_status read_original_context(mgl_json_object o, mgl_json_object rope, bool only_top,
                                         double *out, mgl_error *err) {
   static const char key[] = "original_max_position_embeddings";

@@ -86,10 +86,19 @@ static mgl_status read_rope_kind(mgl_json_object rope, bool is_scaling, mgl_fami
                        rope.where, type);
 }
 
+// Where the key is absent, as the families' configuration classes have it.
+static double default_theta(mgl_family family) {
+  switch (family) {
+    case MGL_FAMILY_GPT_OSS: return 150000;
+    case MGL_FAMILY_MIXTRAL: return 1e6;
+    default: return 10000;
+  }
+}
+
 // rope_theta at the top (transformers 4) or among the rope parameters (5); not two values.
 static mgl_status read_rope_theta(mgl_json_object o, mgl_json_object rope, mgl_family family,
                                   double *out, mgl_error *err) {
-  *out = family == MGL_FAMILY_GPT_OSS ? 150000 : 10000;
+  *out = default_theta(family);
   MGL_TRY(mgl_json_opt_double(o, "rope_theta", 1, 1e15, out, err));
   double inner = *out;
   MGL_TRY(mgl_json_opt_double(rope, "rope_theta", 1, 1e15, &inner, err));
@@ -103,9 +112,10 @@ static mgl_status read_rope_theta(mgl_json_object o, mgl_json_object rope, mgl_f
 }
 
 // The context that the model was trained on; some files have it at the top as well. Absent from
-// both it is *out, unless that is 0.
-static mgl_status read_original_context(mgl_json_object o, mgl_json_object rope, double *out,
-                                        mgl_error *err) {
+// both it is *out, unless that is 0. only_top: transformers does not look among the rope
+// parameters, where another value is therefore refused.
+static mgl_status read_original_context(mgl_json_object o, mgl_json_object rope, bool only_top,
+                                        double *out, mgl_error *err) {
   static const char key[] = "original_max_position_embeddings";
   if (*out == 0 && !mgl_json_has(o, key)) {
     MGL_TRY(required_double(rope, key, 1, MGL_MAX_CONTEXT, out, err));
@@ -116,6 +126,13 @@ static mgl_status read_original_context(mgl_json_object o, mgl_json_object rope,
   if (mgl_json_has(o, key) && inner != *out) {
     return mgl_error_set(err, MGL_ERR_FORMAT, "%s: \"%s\" is given twice: %g and %g", o.where, key,
                          *out, inner);
+  }
+  if (only_top && inner != *out) {
+    return mgl_error_set(
+        err, MGL_ERR_FORMAT,
+        "%s: \"%s\" among the rope parameters is %g, but a phi3 model has it at the "
+        "top, or else %g",
+        o.where, key, inner, *out);
   }
   *out = inner;
   return MGL_OK;
@@ -133,7 +150,7 @@ static mgl_status read_llama3(mgl_json_object o, mgl_json_object rope, mgl_rope 
                          "%g",
                          o.where, out->low_freq_factor, out->high_freq_factor);
   }
-  return read_original_context(o, rope, &out->original_context, err);
+  return read_original_context(o, rope, false, &out->original_context, err);
 }
 
 // What yarn multiplies cos and sin with, by default, for a scale of the context.
@@ -146,7 +163,7 @@ static mgl_status read_yarn(mgl_json_object o, mgl_json_object rope, const mgl_c
   double mscale = 0;
   double mscale_all_dim = 0;
   out->original_context = config->context_tokens;
-  MGL_TRY(read_original_context(o, rope, &out->original_context, err));
+  MGL_TRY(read_original_context(o, rope, false, &out->original_context, err));
   out->factor = config->context_tokens / out->original_context;
   MGL_TRY(mgl_json_opt_double(rope, "factor", 1, 1e6, &out->factor, err));
   MGL_TRY(mgl_json_opt_double(rope, "mscale", 0, 1e6, &mscale, err));
@@ -198,9 +215,9 @@ static mgl_status read_factors(mgl_json_object rope, const char *key, uint32_t c
 static mgl_status read_longrope(mgl_json_object o, mgl_json_object rope, const mgl_config *config,
                                 mgl_rope *out, mgl_error *err) {
   uint32_t count = (config->rotary_dim != 0 ? config->rotary_dim : config->head_dim) / 2;
-  out->original_context =
-      config->family == MGL_FAMILY_PHI3 ? MGL_PHI3_ORIGINAL_CONTEXT : config->context_tokens;
-  MGL_TRY(read_original_context(o, rope, &out->original_context, err));
+  const bool is_phi3 = config->family == MGL_FAMILY_PHI3;
+  out->original_context = is_phi3 ? MGL_PHI3_ORIGINAL_CONTEXT : config->context_tokens;
+  MGL_TRY(read_original_context(o, rope, is_phi3, &out->original_context, err));
   MGL_TRY(read_factors(rope, "short_factor", count, out->short_factors, err));
   MGL_TRY(read_factors(rope, "long_factor", count, out->long_factors, err));
   double factor = config->context_tokens / out->original_context;

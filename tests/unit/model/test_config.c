@@ -424,6 +424,9 @@ static const bad_case bad_cases[] = {
      "{\"rope_scaling\":{\"type\":\"su\",\"short_factor\":[1,2],\"long_factor\":[1,0]},"
      "\"partial_rotary_factor\":0.2}",
      FORMAT, "\"long_factor\": entry 1"},
+    {PHI3_LEAST,  // Phi3Config looks for it at the top only
+     "{\"rope_scaling\":{\"type\":\"longrope\",\"original_max_position_embeddings\":1024}}", FORMAT,
+     "is 1024, but a phi3 model has it at the top, or else 4096"},
     {PHI3_LEAST, "{\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", NOT_SUPPORTED, "phi3"},
     {PHI3_LEAST, "{\"partial_rotary_factor\":0.05}", FORMAT, "partial_rotary_factor"},
     {PHI3_LEAST, "{\"partial_rotary_factor\":0.75}", FORMAT, "is even"},

@@ -79,8 +79,12 @@ static void absent_keys(void **state) {
   m = parsed(QWEN2("")).mixture;
   assert_true(m.expert_count == 60 && m.slots == 4 && m.inner_size == 1408 &&
               m.shared_size == 5632);
-  m = parsed(MIXTRAL("")).mixture;
+  mgl_config c = parsed(MIXTRAL(""));
+  m = c.mixture;
   assert_true(m.expert_count == 8 && m.slots == 2 && m.shared_size == 0);
+  assert_true(c.rope.theta == 1e6);
+  c = parsed(MIXTRAL(",\"rope_scaling\":null,\"rope_theta\":10000"));
+  assert_true(c.rope.theta == 10000);
   // Either name of their number.
   m = parsed(QWEN3(",\"num_local_experts\":16")).mixture;
   assert_int_equal(m.expert_count, 16);

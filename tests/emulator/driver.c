@@ -186,7 +186,8 @@ static mgl_cu_result new_block(block_kind kind, size_t bytes, void **out) {
     b->device = device;
     b->bytes = bytes;
     b->map_bytes = up(up(bytes, ALIGNMENT), PAGE) + (size_t)2 * PAGE;
-    b->map = mmap(NULL, b->map_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    b->map =
+        mmap(NULL, b->map_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (b->map != MAP_FAILED &&
         mprotect(b->map + PAGE, b->map_bytes - (size_t)2 * PAGE, PROT_READ | PROT_WRITE) == 0) {
       // The end of the block is the end of its pages, as far as alignment allows.
@@ -342,8 +343,8 @@ EMU_CALL cuMemUnmap(mgl_cu_ptr at, size_t bytes) {
   void *memory = (void *)(uintptr_t)at;
   (void)emu_synchronize(emu_current_device());
   emu_memory_remove(memory);
-  memory = mmap(memory, bytes, PROT_NONE,
-                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  memory = mmap(memory, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
+                -1, 0);
   return memory != MAP_FAILED ? EMU_OK : EMU_INVALID_VALUE;
 }
 

@@ -535,8 +535,7 @@ EMU_CALL cuMemcpyHtoD_v2(mgl_cu_ptr to, const void *from, size_t bytes) {
 }
 
 EMU_CALL cuMemcpyDtoH_v2(void *to, mgl_cu_ptr from, size_t bytes) {
-  return now((item){
-      .kind = COPY, .to = to, .from = (const void *)(uintptr_t)from, .bytes = bytes});
+  return now((item){.kind = COPY, .to = to, .from = (const void *)(uintptr_t)from, .bytes = bytes});
 }
 
 // From pinned memory when the stream comes to it; of other memory the driver makes a copy first.

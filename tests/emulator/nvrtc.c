@@ -39,14 +39,13 @@ static struct {
 } real;
 
 static const char *const names[] = {
-    "nvrtcVersion",        "nvrtcGetErrorString",    "nvrtcCreateProgram",
-    "nvrtcDestroyProgram", "nvrtcCompileProgram",    "nvrtcGetProgramLogSize",
-    "nvrtcGetProgramLog",  "nvrtcGetPTXSize",        "nvrtcGetPTX"};
+    "nvrtcVersion",        "nvrtcGetErrorString", "nvrtcCreateProgram",
+    "nvrtcDestroyProgram", "nvrtcCompileProgram", "nvrtcGetProgramLogSize",
+    "nvrtcGetProgramLog",  "nvrtcGetPTXSize",     "nvrtcGetPTX"};
 
 // Called when this library is opened, before anybody calls into it.
 __attribute__((constructor)) static void open_real(void) {
-  const char *const files[] = {getenv("EMULATED_NVRTC"),
-                               "/usr/local/cuda/lib64/libnvrtc.so.13",
+  const char *const files[] = {getenv("EMULATED_NVRTC"), "/usr/local/cuda/lib64/libnvrtc.so.13",
                                "/usr/local/cuda/lib64/libnvrtc.so.12",
                                "/usr/lib/x86_64-linux-gnu/libnvrtc.so.13",
                                "/usr/lib/x86_64-linux-gnu/libnvrtc.so.12"};
@@ -99,8 +98,8 @@ __attribute__((format(printf, 2, 3))) static void add(program *p, const char *fo
   va_list arguments;
   va_start(arguments, format);
   if (p->log_bytes < p->log_capacity) {
-    int length = vsnprintf(p->log + p->log_bytes - 1, p->log_capacity - p->log_bytes + 1, format,
-                           arguments);
+    int length =
+        vsnprintf(p->log + p->log_bytes - 1, p->log_capacity - p->log_bytes + 1, format, arguments);
     p->log_bytes += length > 0 ? (size_t)length : 0;
     p->log_bytes = p->log_bytes < p->log_capacity ? p->log_bytes : p->log_capacity;
   }

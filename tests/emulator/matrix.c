@@ -134,15 +134,23 @@ uint8_t emu_to_eight(emu_eight kind, float value, bool relu) {
 
 enum { ROWS = 16, K = 16, MOST_N = 256 };
 
+// Of these an instance is made for each constant that they are called with: kinds and sizes.
+#define INSTANCED static inline __attribute__((always_inline))
+
 // Two elements of a register.
-static void spread(emu_half kind, uint32_t word, float *low, float *high) {
-  *low = emu_from_half(kind, (uint16_t)word);
-  *high = emu_from_half(kind, (uint16_t)(word >> 16));
+INSTANCED void spread(emu_half kind, uint32_t word, float *low, float *high) {
+  if (kind == EMU_BF16) {
+    *low = emu_float_of(word << 16);
+    *high = emu_float_of(word & 0xffff0000);
+  } else {
+    *low = emu_from_f16((uint16_t)word);
+    *high = emu_from_f16((uint16_t)(word >> 16));
+  }
 }
 
 // Lane 4 g + t has rows g and g + 8 of a, elements 2t and 2t + 1 of each 8 along k: register 2 h + i
 // is of row g + 8 i and the h-th 8.
-static void spread_a(emu_half kind, const uint32_t *const *a, uint32_t k, float to[ROWS][K]) {
+INSTANCED void spread_a(emu_half kind, const uint32_t *const *a, uint32_t k, float to[ROWS][K]) {
   for (uint32_t lane = 0; lane < EMU_LANES; lane++) {
     const uint32_t g = lane / 4, t = lane % 4;
     for (uint32_t i = 0; i < k / 4; i++) {
@@ -152,22 +160,30 @@ static void spread_a(emu_half kind, const uint32_t *const *a, uint32_t k, float 
   }
 }
 
-// The sums of matrix.h: c[row][column] += a[row][k] b[k][column], k after k.
-static void multiply(uint32_t k, uint32_t n, const float a[ROWS][K], const float *b, float *c) {
-  for (uint32_t row = 0; row < ROWS; row++) {
-    float *sums = c + (size_t)row * n;
+// Eight columns at once: gcc does not find by itself that these are vectors.
+typedef float columns8 __attribute__((vector_size(32)));
+
+// The sums of matrix.h: c[row][column] += a[row][k] b[k][column], k after k. Products are exact: of
+// 8 or 11 bits each.
+INSTANCED void multiply(uint32_t k, uint32_t n, const float a[ROWS][K], const float *b, float *c) {
+  for (uint32_t column = 0; column < n; column += 8) {
+    columns8 y[K];
     for (uint32_t i = 0; i < k; i++) {
-      const float x = a[row][i];
-      const float *y = b + (size_t)i * n;
-      for (uint32_t j = 0; j < n; j++) {
-        sums[j] += x * y[j];  // the product is exact: 8 or 11 bits each
+      memcpy(&y[i], b + (size_t)i * n + column, sizeof y[i]);
+    }
+    for (uint32_t row = 0; row < ROWS; row++) {
+      columns8 sums;
+      memcpy(&sums, c + (size_t)row * n + column, sizeof sums);
+      for (uint32_t i = 0; i < k; i++) {
+        sums += a[row][i] * y[i];
       }
+      memcpy(c + (size_t)row * n + column, &sums, sizeof sums);
     }
   }
 }
 
 // Lane 4 g + t has columns 8 i + 2t and the next one of rows g (registers 4 i, 4 i + 1) and g + 8.
-static void gather_sums(uint32_t n, const float *from, uint32_t *const *d) {
+INSTANCED void gather_sums(uint32_t n, const float *from, uint32_t *const *d) {
   for (uint32_t i = 0; i < n / 2; i++) {
     const uint32_t column = i / 4 * 8 + i % 2, row = i / 2 % 2 * 8;
     for (uint32_t lane = 0; lane < EMU_LANES; lane++) {
@@ -176,7 +192,7 @@ static void gather_sums(uint32_t n, const float *from, uint32_t *const *d) {
   }
 }
 
-static void spread_sums(uint32_t n, const uint32_t *const *c, float *to) {
+INSTANCED void spread_sums(uint32_t n, const uint32_t *const *c, float *to) {
   for (uint32_t i = 0; i < n / 2; i++) {
     const uint32_t column = i / 4 * 8 + i % 2, row = i / 2 % 2 * 8;
     for (uint32_t lane = 0; lane < EMU_LANES; lane++) {
@@ -185,8 +201,8 @@ static void spread_sums(uint32_t n, const uint32_t *const *c, float *to) {
   }
 }
 
-static void mma_halves(emu_half kind, uint32_t k, uint32_t *const d[4], const uint32_t *const *a,
-                       const uint32_t *const *b, const uint32_t *const c[4]) {
+INSTANCED void mma_halves(emu_half kind, uint32_t k, uint32_t *const d[4], const uint32_t *const *a,
+                          const uint32_t *const *b, const uint32_t *const c[4]) {
   float rows[ROWS][K], columns[K * 8], sums[ROWS * 8];
   spread_a(kind, a, k, rows);
   for (uint32_t lane = 0; lane < EMU_LANES; lane++) {
@@ -202,7 +218,11 @@ static void mma_halves(emu_half kind, uint32_t k, uint32_t *const d[4], const ui
 
 void emu_mma_m16n8k16(emu_half kind, uint32_t *const d[4], const uint32_t *const a[4],
                       const uint32_t *const b[2], const uint32_t *const c[4]) {
-  mma_halves(kind, 16, d, a, b, c);
+  if (kind == EMU_BF16) {
+    mma_halves(EMU_BF16, 16, d, a, b, c);
+  } else {
+    mma_halves(EMU_F16, 16, d, a, b, c);
+  }
 }
 
 void emu_mma_m16n8k8(emu_half kind, uint32_t *const d[4], const uint32_t *const a[2],

@@ -811,40 +811,47 @@ static void link_module(emu_reader *r) {
 
 // --- modules -------------------------------------------------------------------------------------
 
+static bool read_all(emu_reader *r) {
+  if (setjmp(r->failed) != 0) {
+    return false;
+  }
+  read_module(r);
+  link_module(r);
+  return true;
+}
+
+static void free_reader(emu_reader *r) {
+  for (uint32_t i = 0; i < r->function_count; i++) {
+    free(r->functions[i].parameter_at);
+    free(r->functions[i].parameter_size);
+  }
+  free(r->functions);
+  free(r->symbols);
+  free(r->labels);
+  free(r->jumps);
+  free(r);
+}
+
 emu_module *emu_module_load(const char *ptx, char *why, size_t why_bytes) {
   emu_reader *r = calloc(1, sizeof *r);
   emu_module *m = calloc(1, sizeof *m);
-  bool loaded = false;
-  if (r != NULL && m != NULL) {
-    m->text = strdup(ptx);
-    m->constants = aligned_alloc(ROW_BYTES, CONSTANT_BYTES);
-    m->constant_table = calloc(CONSTANT_SLOTS, sizeof *m->constant_table);
-    r->module = m;
-    r->at = m->text;
-    r->line = 1;
-    r->guard = EMU_NO_ROW;
-    r->why = why;
-    r->why_bytes = why_bytes;
-    (void)snprintf(why, why_bytes, "out of memory");
-    if (m->text != NULL && m->constants != NULL && m->constant_table != NULL &&
-        setjmp(r->failed) == 0) {
-      read_module(r);
-      link_module(r);
-      loaded = true;
-    }
-    for (uint32_t i = 0; i < r->function_count; i++) {
-      free(r->functions[i].parameter_at);
-      free(r->functions[i].parameter_size);
-    }
-    free(r->functions);
-    free(r->symbols);
-    free(r->labels);
-    free(r->jumps);
+  (void)snprintf(why, why_bytes, "out of memory");
+  if (r == NULL || m == NULL) {
+    free(r);
+    free(m);
+    return NULL;
   }
-  free(r);
-  if (!loaded && m != NULL) {
+  m->text = strdup(ptx);
+  m->constants = aligned_alloc(ROW_BYTES, CONSTANT_BYTES);
+  m->constant_table = calloc(CONSTANT_SLOTS, sizeof *m->constant_table);
+  *r = (emu_reader){.module = m, .at = m->text, .line = 1, .guard = EMU_NO_ROW, .why = why};
+  r->why_bytes = why_bytes;
+  const bool loaded =
+      m->text != NULL && m->constants != NULL && m->constant_table != NULL && read_all(r);
+  free_reader(r);
+  if (!loaded) {
     emu_module_destroy(m);
-    m = NULL;
+    return NULL;
   }
   return m;
 }

@@ -243,7 +243,7 @@ typedef struct emu_warp {
 
 typedef struct emu_named_barrier {
   uint32_t arrived, expected, warps;  // threads; warps that wait: bits
-  bool any, all;
+  bool any, all, result_is_all;
 } emu_named_barrier;
 
 typedef struct emu_block {
@@ -251,7 +251,7 @@ typedef struct emu_block {
   uint32_t id[3];
   uint8_t *shared;  // .shared addresses count from here; EMU_SHARED_BASE bytes are nobody's
   uint32_t shared_end;
-  emu_warp *warps;
+  emu_warp **warps;
   uint32_t warp_count, live_warps;
   bool lets_launch;
   emu_named_barrier barriers[EMU_NAMED_BARRIERS];

@@ -44,7 +44,7 @@ typedef struct emu_operand {
 
 enum { EMU_MAX_OPERANDS = 12, EMU_MAX_WORDS = 512, EMU_MAX_PARTS = 24, EMU_MAX_SCOPES = 16 };
 
-struct emu_reader {
+typedef struct emu_reader {
   emu_module *module;
   const char *at;
   uint32_t line;
@@ -77,7 +77,7 @@ struct emu_reader {
   uint32_t word_count;
   emu_row guard;
   bool guard_not;
-};
+} emu_reader;
 
 _Noreturn void emu_refuse(emu_reader *r, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

@@ -25,10 +25,10 @@
 #define TEST(name, A, result) OP_##name,
 typedef enum emu_code {
 #include "emulator/lanes.def"
-  OP_LANES,              // behind the last of them
-  OP_JOIN = OP_LANES,    // a label: lanes that were apart may meet
-  OP_BRANCH,             // imm: where
-  OP_CALL,               // imm: where
+  OP_LANES,            // behind the last of them
+  OP_JOIN = OP_LANES,  // a label: lanes that were apart may meet
+  OP_BRANCH,           // imm: where
+  OP_CALL,             // imm: where
   OP_RETURN,
   OP_EXIT,
   OP_TRAP,
@@ -38,54 +38,54 @@ typedef enum emu_code {
   OP_AND_PRED,
   OP_OR_PRED,
   OP_XOR_PRED,
-  OP_SELECT_32,          // d a b, predicate c
+  OP_SELECT_32,  // d a b, predicate c
   OP_SELECT_64,
-  OP_BFI_32,             // d a b, c, e: position and length
+  OP_BFI_32,  // d a b, c, e: position and length
   OP_BFI_64,
-  OP_CLOCK,              // d; count: bytes
-  OP_LOCAL,              // d: the address of this function's local memory + imm
-  OP_PARAMETERS,         // d: the address of the kernel's parameters + imm
-  OP_TO_SHARED,          // cvta.to.shared: d a
+  OP_CLOCK,       // d; count: bytes
+  OP_LOCAL,       // d: the address of this function's local memory + imm
+  OP_PARAMETERS,  // d: the address of the kernel's parameters + imm
+  OP_TO_SHARED,   // cvta.to.shared: d a
   OP_FROM_SHARED,
-  OP_PACK,               // mov of list to d; bytes: of an element
-  OP_UNPACK,             // mov of a to list
-  OP_LOAD,               // list; [a + imm]
-  OP_STORE,              // [a + imm]; list
-  OP_LOAD_CALL,          // list; rows of words at imm of the frame behind this function's
+  OP_PACK,       // mov of list to d; bytes: of an element
+  OP_UNPACK,     // mov of a to list
+  OP_LOAD,       // list; [a + imm]
+  OP_STORE,      // [a + imm]; list
+  OP_LOAD_CALL,  // list; rows of words at imm of the frame behind this function's
   OP_STORE_CALL,
-  OP_ATOMIC,             // d (or no row), [a + imm], b, c
-  OP_SHUFFLE,            // d, predicate e or none; a b c, mask list[0]
-  OP_VOTE,               // d, predicate a, mask b
-  OP_ELECT,              // predicate d, mask a
-  OP_REDUX,              // d a, mask b
-  OP_ACTIVE,             // d
-  OP_WARP_SYNC,          // mask a
-  OP_BARRIER,            // a: which, b: threads or none
+  OP_ATOMIC,     // d (or no row), [a + imm], b, c
+  OP_SHUFFLE,    // d, predicate e or none; a b c, mask list[0]
+  OP_VOTE,       // d, predicate a, mask b
+  OP_ELECT,      // predicate d, mask a
+  OP_REDUX,      // d a, mask b
+  OP_ACTIVE,     // d
+  OP_WARP_SYNC,  // mask a
+  OP_BARRIER,    // a: which, b: threads or none
   OP_BARRIER_ARRIVE,
-  OP_BARRIER_REDUCE,     // predicate d, predicate c
-  OP_MBARRIER_INIT,      // [a + imm], b
-  OP_MBARRIER_ARRIVE,    // [a + imm]; b: bytes that are expected, or none
-  OP_MBARRIER_EXPECT,    // [a + imm], b
-  OP_MBARRIER_TEST,      // predicate d, [a + imm], parity b
+  OP_BARRIER_REDUCE,   // predicate d, predicate c
+  OP_MBARRIER_INIT,    // [a + imm], b
+  OP_MBARRIER_ARRIVE,  // [a + imm]; b: bytes that are expected, or none
+  OP_MBARRIER_EXPECT,  // [a + imm], b
+  OP_MBARRIER_TEST,    // predicate d, [a + imm], parity b
   OP_MBARRIER_TRY,
-  OP_COPY,               // cp.async [a], [b], count; c: bytes of the source or none
+  OP_COPY,  // cp.async [a], [b], count; c: bytes of the source or none
   OP_COPY_COMMIT,
-  OP_COPY_WAIT,          // imm: groups that may be under way
-  OP_COPY_ARRIVE,        // [a]
-  OP_BULK_IN,            // [a], [b], c bytes, mbarrier [e]
-  OP_BULK_OUT,           // [a], [b], c bytes
+  OP_COPY_WAIT,    // imm: groups that may be under way
+  OP_COPY_ARRIVE,  // [a]
+  OP_BULK_IN,      // [a], [b], c bytes, mbarrier [e]
+  OP_BULK_OUT,     // [a], [b], c bytes
   OP_BULK_COMMIT,
-  OP_BULK_WAIT,          // imm
+  OP_BULK_WAIT,  // imm
   OP_SLEEP,
-  OP_WAIT_LAUNCH,        // griddepcontrol.wait
+  OP_WAIT_LAUNCH,  // griddepcontrol.wait
   OP_LET_LAUNCH,
-  OP_MMA,                // list: d, a, b, c; imm: what of emu_products
-  OP_LDMATRIX,           // list; [a + imm]; count, how: transposed
+  OP_MMA,       // list: d, a, b, c; imm: what of emu_products
+  OP_LDMATRIX,  // list; [a + imm]; count, how: transposed
   OP_STMATRIX,
-  OP_MOVMATRIX,          // d a
-  OP_WGMMA,              // list: d, then a's registers; a: descriptor or none; b; predicate c
+  OP_MOVMATRIX,  // d a
+  OP_WGMMA,      // list: d, then a's registers; a: descriptor or none; b; predicate c
   OP_WGMMA_COMMIT,
-  OP_WGMMA_WAIT,         // imm
+  OP_WGMMA_WAIT,  // imm
   OP_COUNT
 } emu_code;
 #undef LANE1
@@ -93,20 +93,37 @@ typedef enum emu_code {
 #undef LANE3
 #undef TEST
 
-typedef enum emu_product { EMU_MMA_BF16, EMU_MMA_F16, EMU_MMA_BF16_K8, EMU_MMA_F16_K8, EMU_MMA_S8 } emu_product;
+typedef enum emu_product {
+  EMU_MMA_BF16,
+  EMU_MMA_F16,
+  EMU_MMA_BF16_K8,
+  EMU_MMA_F16_K8,
+  EMU_MMA_S8
+} emu_product;
 
 typedef enum emu_space { EMU_GENERIC, EMU_SHARED } emu_space;
 
 // What op.how says, of those ops that have a `how`.
 enum {
-  EMU_SIGNED = 1,    // loads
-  EMU_STRONG = 2,    // volatile, relaxed, acquire, release: in one piece, and perhaps a poll
+  EMU_SIGNED = 1,  // loads
+  EMU_STRONG = 2,  // volatile, relaxed, acquire, release: in one piece, and perhaps a poll
   EMU_TRANSPOSED = 1,
 };
 
 typedef enum emu_atomic {
-  EMU_ADD, EMU_EXCH, EMU_CAS, EMU_AND, EMU_OR, EMU_XOR, EMU_INC, EMU_DEC, EMU_MIN_U, EMU_MAX_U,
-  EMU_MIN_S, EMU_MAX_S, EMU_ADD_F32
+  EMU_ADD,
+  EMU_EXCH,
+  EMU_CAS,
+  EMU_AND,
+  EMU_OR,
+  EMU_XOR,
+  EMU_INC,
+  EMU_DEC,
+  EMU_MIN_U,
+  EMU_MAX_U,
+  EMU_MIN_S,
+  EMU_MAX_S,
+  EMU_ADD_F32
 } emu_atomic;
 
 typedef enum emu_shuffle { EMU_IDX, EMU_UP, EMU_DOWN, EMU_BFLY } emu_shuffle;
@@ -177,16 +194,37 @@ enum {
   EMU_LOCAL_BYTES = 64 << 10,  // of a lane
   EMU_FAULT_BYTES = 1024,
   // Rows of a warp's special registers.
-  EMU_TID = 0, EMU_NTID = 3, EMU_CTAID = 6, EMU_NCTAID = 9, EMU_LANEID = 12, EMU_WARPID, EMU_NWARPID,
-  EMU_SMID, EMU_NSMID, EMU_GRIDID, EMU_LANEMASK_EQ, EMU_LANEMASK_LE, EMU_LANEMASK_LT,
-  EMU_LANEMASK_GE, EMU_LANEMASK_GT, EMU_DYNAMIC_BYTES, EMU_TOTAL_BYTES, EMU_SPECIAL_COUNT,
+  EMU_TID = 0,
+  EMU_NTID = 3,
+  EMU_CTAID = 6,
+  EMU_NCTAID = 9,
+  EMU_LANEID = 12,
+  EMU_WARPID,
+  EMU_NWARPID,
+  EMU_SMID,
+  EMU_NSMID,
+  EMU_GRIDID,
+  EMU_LANEMASK_EQ,
+  EMU_LANEMASK_LE,
+  EMU_LANEMASK_LT,
+  EMU_LANEMASK_GE,
+  EMU_LANEMASK_GT,
+  EMU_DYNAMIC_BYTES,
+  EMU_TOTAL_BYTES,
+  EMU_SPECIAL_COUNT,
 };
 
 typedef struct emu_range {
   uintptr_t begin, end;
 } emu_range;
 
-typedef enum emu_blocked { EMU_RUNS, EMU_AT_BARRIER, EMU_AT_MBARRIER, EMU_AT_LAUNCH, EMU_ENDED } emu_blocked;
+typedef enum emu_blocked {
+  EMU_RUNS,
+  EMU_AT_BARRIER,
+  EMU_AT_MBARRIER,
+  EMU_AT_LAUNCH,
+  EMU_ENDED
+} emu_blocked;
 
 typedef struct emu_return {
   uint32_t pc, frame, local;
@@ -212,7 +250,7 @@ typedef struct emu_product_due {
 typedef struct emu_warp {
   struct emu_warp *next;  // of those that nobody uses
   struct emu_block *block;
-  uint32_t index;  // in its block
+  uint32_t index;          // in its block
   uint32_t live, waiting;  // lanes
   uint32_t pc[32], frame[32], local[32], depth[32];
   emu_return returns[32][EMU_MAX_DEPTH];
@@ -275,7 +313,7 @@ struct emu_launch {
   uint64_t random;
   uint32_t limit;
   uint64_t next_block, block_count, lets;  // lets: blocks that let dependent launches begin
-  emu_warp **warps;  // live ones
+  emu_warp **warps;                        // live ones
   uint32_t warp_count, warp_capacity;
   uint32_t live_blocks;
   bool held, ended;

@@ -126,9 +126,9 @@ void emu_fault(emu_launch *l, const emu_warp *w, uint32_t pc, const char *format
     int length = 0;
     const char *text = line_of(m->text, m->ops[pc].line, &length);
     (void)snprintf(l->fault, sizeof l->fault,
-                   "%s, block (%u, %u, %u), warp %u, PTX line %u \"%.*s\": %s", l->kernel->code.name,
-                   w->block->id[0], w->block->id[1], w->block->id[2], w->index, m->ops[pc].line,
-                   length, text, what);
+                   "%s, block (%u, %u, %u), warp %u, PTX line %u \"%.*s\": %s",
+                   l->kernel->code.name, w->block->id[0], w->block->id[1], w->block->id[2],
+                   w->index, m->ops[pc].line, length, text, what);
   } else {
     (void)snprintf(l->fault, sizeof l->fault, "%s: %s", l->kernel->code.name, what);
   }

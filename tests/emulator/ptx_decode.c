@@ -36,10 +36,10 @@ static uint32_t type_bytes(emu_reader *r, emu_slice type) {
   static const struct {
     const char *name;
     uint32_t bytes;
-  } types[] = {{"b8", 1},    {"u8", 1},   {"s8", 1},    {"b16", 2},  {"u16", 2}, {"s16", 2},
-               {"f16", 2},   {"bf16", 2}, {"b32", 4},   {"u32", 4},  {"s32", 4}, {"f32", 4},
-               {"f16x2", 4}, {"bf16x2", 4}, {"b64", 8}, {"u64", 8},  {"s64", 8}, {"f64", 8},
-               {"b128", 16}};
+  } types[] = {{"b8", 1},  {"u8", 1},  {"s8", 1},    {"b16", 2},    {"u16", 2},
+               {"s16", 2}, {"f16", 2}, {"bf16", 2},  {"b32", 4},    {"u32", 4},
+               {"s32", 4}, {"f32", 4}, {"f16x2", 4}, {"bf16x2", 4}, {"b64", 8},
+               {"u64", 8}, {"s64", 8}, {"f64", 8},   {"b128", 16}};
   for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
     if (emu_slice_is(type, types[i].name)) {
       return types[i].bytes;
@@ -172,7 +172,16 @@ static emu_row shared_address(emu_reader *r, uint32_t i, int64_t *offset) {
 
 // --- regular ones --------------------------------------------------------------------------------
 
-enum { BYTES_u16 = 2, BYTES_s16 = 2, BYTES_u32 = 4, BYTES_s32 = 4, BYTES_f32 = 4, BYTES_u64 = 8, BYTES_s64 = 8, BYTES_f64 = 8 };
+enum {
+  BYTES_u16 = 2,
+  BYTES_s16 = 2,
+  BYTES_u32 = 4,
+  BYTES_s32 = 4,
+  BYTES_f32 = 4,
+  BYTES_u64 = 8,
+  BYTES_s64 = 8,
+  BYTES_f64 = 8
+};
 
 typedef struct lane_code {
   const char *name;
@@ -220,9 +229,9 @@ static int find_lane_code(const char *name) {
 
 // Of instructions that do the same for any type of a size, the one of the unsigned type is known.
 static void normalise_types(emu_reader *r, char *name) {
-  static const char *const any_sign[] = {"add", "sub", "mul", "mad",  "neg", "and",  "or",  "xor",
-                                         "not", "shl", "mov", "popc", "clz", "brev", "prmt", "shf",
-                                         "bfind"};
+  static const char *const any_sign[] = {"add", "sub",  "mul",  "mad", "neg",  "and",
+                                         "or",  "xor",  "not",  "shl", "mov",  "popc",
+                                         "clz", "brev", "prmt", "shf", "bfind"};
   char *type = strrchr(name, '_');
   bool any = false;
   for (size_t i = 0; i < sizeof any_sign / sizeof any_sign[0]; i++) {
@@ -454,8 +463,7 @@ static void decode_memory(emu_reader *r, bool load) {
   const bool shared = is_shared(r);
   int64_t offset = 0;
   uint8_t address_bytes = 0;
-  const emu_row a =
-      shared ? EMU_NO_ROW : address_row(r, place, &address_bytes, &offset);
+  const emu_row a = shared ? EMU_NO_ROW : address_row(r, place, &address_bytes, &offset);
   emu_row shared_row = EMU_NO_ROW;
   uint8_t shared_bytes = 0;
   if (shared) {
@@ -474,7 +482,8 @@ static void decode_memory(emu_reader *r, bool load) {
   op->width = (uint8_t)width;
   op->space = (uint8_t)(shared ? EMU_SHARED : EMU_GENERIC);
   op->e = shared && shared_bytes == 8 ? 8 : 4;  // bytes of a shared address' register
-  op->how = (uint8_t)((last_part(r).at[0] == 's' ? EMU_SIGNED : 0) | (is_strong(r) ? EMU_STRONG : 0));
+  op->how =
+      (uint8_t)((last_part(r).at[0] == 's' ? EMU_SIGNED : 0) | (is_strong(r) ? EMU_STRONG : 0));
   op->imm = offset;
   if (shared && shared_bytes == 8 && (shared_row & 3) == EMU_CONSTANTS) {
     op->a = shared_row + 256;
@@ -486,8 +495,8 @@ static void decode_atomic(emu_reader *r, bool result) {
   static const struct {
     const char *name;
     emu_atomic what;
-  } names[] = {{"add", EMU_ADD}, {"exch", EMU_EXCH}, {"cas", EMU_CAS}, {"and", EMU_AND},
-               {"or", EMU_OR},   {"xor", EMU_XOR},   {"inc", EMU_INC}, {"dec", EMU_DEC},
+  } names[] = {{"add", EMU_ADD},   {"exch", EMU_EXCH}, {"cas", EMU_CAS}, {"and", EMU_AND},
+               {"or", EMU_OR},     {"xor", EMU_XOR},   {"inc", EMU_INC}, {"dec", EMU_DEC},
                {"min", EMU_MIN_U}, {"max", EMU_MAX_U}};
   const emu_slice type = last_part(r);
   const uint32_t bytes = type_bytes(r, type), first = result ? 1 : 0;
@@ -564,10 +573,10 @@ static void decode_vote(emu_reader *r) {
   op->a = a;
   op->b = b;
   op->width = negated;
-  op->how = (uint8_t)(ballot                  ? EMU_BALLOT
-                      : part_is(r, 2, "any")  ? EMU_ANY
-                      : part_is(r, 2, "all")  ? EMU_ALL
-                                              : EMU_UNI);
+  op->how = (uint8_t)(ballot                 ? EMU_BALLOT
+                      : part_is(r, 2, "any") ? EMU_ANY
+                      : part_is(r, 2, "all") ? EMU_ALL
+                                             : EMU_UNI);
 }
 
 static void decode_redux(emu_reader *r) {
@@ -602,7 +611,7 @@ static void decode_bar(emu_reader *r) {
   const emu_row d = reduce ? target_row(r, 0, 0) : EMU_NO_ROW, a = operand_row(r, first, 4);
   const emu_row b = behind > first + 1 ? operand_row(r, first + 1, 4) : EMU_NO_ROW;
   const emu_row c = reduce ? operand_row(r, behind, 0) : EMU_NO_ROW;
-  emu_op *op = emu_add_op(r, reduce                   ? OP_BARRIER_REDUCE
+  emu_op *op = emu_add_op(r, reduce                  ? OP_BARRIER_REDUCE
                              : has_part(r, "arrive") ? OP_BARRIER_ARRIVE
                                                      : OP_BARRIER);
   op->d = d;
@@ -865,8 +874,8 @@ static void decode_movmatrix(emu_reader *r) {
 
 void emu_decode(emu_reader *r) {
   const emu_slice base = r->parts[0];
-  static const char *const hints[] = {"prefetch",     "fence", "membar", "setmaxnreg",
-                                      "createpolicy", "discard"};
+  static const char *const hints[] = {"prefetch",   "fence",        "membar",
+                                      "setmaxnreg", "createpolicy", "discard"};
   for (size_t i = 0; i < sizeof hints / sizeof hints[0]; i++) {
     if (emu_slice_is(base, hints[i])) {
       (void)emu_add_op(r, OP_NOTHING);
@@ -876,7 +885,7 @@ void emu_decode(emu_reader *r) {
   if (emu_slice_is(base, "mov")) {
     decode_mov(r);
   } else if (part_is(r, 1, "pred")) {
-    decode_pred(r, emu_slice_is(base, "not")  ? OP_NOT_PRED
+    decode_pred(r, emu_slice_is(base, "not")   ? OP_NOT_PRED
                    : emu_slice_is(base, "and") ? OP_AND_PRED
                    : emu_slice_is(base, "or")  ? OP_OR_PRED
                                                : OP_XOR_PRED);

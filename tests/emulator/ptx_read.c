@@ -139,8 +139,7 @@ static uint32_t small_number(emu_reader *r) {
 // --- symbols -------------------------------------------------------------------------------------
 
 static void add_symbol(emu_reader *r, emu_symbol symbol) {
-  r->symbols =
-      emu_grow(r, r->symbols, r->symbol_count, &r->symbol_capacity, sizeof *r->symbols);
+  r->symbols = emu_grow(r, r->symbols, r->symbol_count, &r->symbol_capacity, sizeof *r->symbols);
   r->symbols[r->symbol_count++] = symbol;
 }
 
@@ -385,8 +384,7 @@ static void read_global(emu_reader *r) {
   }
   expect(r, ';');
   emu_memory_add(g->memory, g->bytes);
-  add_symbol(r, (emu_symbol){
-                    .name = d.name, .kind = EMU_GLOBAL_AT, .value = (uintptr_t)g->memory});
+  add_symbol(r, (emu_symbol){.name = d.name, .kind = EMU_GLOBAL_AT, .value = (uintptr_t)g->memory});
 }
 
 // Dynamic shared memory begins behind all static one, once that is known: its variables stand at
@@ -404,8 +402,7 @@ static void read_shared(emu_reader *r, bool external) {
   }
   const uint32_t at = align_up(m->shared_bytes, d.align);
   m->shared_bytes = at + d.bytes * d.count;
-  add_symbol(r, (emu_symbol){
-                    .name = d.name, .kind = EMU_SHARED_AT, .value = EMU_SHARED_BASE + at});
+  add_symbol(r, (emu_symbol){.name = d.name, .kind = EMU_SHARED_AT, .value = EMU_SHARED_BASE + at});
 }
 
 static void read_local(emu_reader *r) {
@@ -617,8 +614,7 @@ static int by_name(const void *left, const void *right) {
   const struct emu_label *a = left, *b = right;
   const uint32_t least = a->name.length < b->name.length ? a->name.length : b->name.length;
   const int order = memcmp(a->name.at, b->name.at, least);
-  return order != 0 ? order
-                    : (a->name.length > b->name.length) - (a->name.length < b->name.length);
+  return order != 0 ? order : (a->name.length > b->name.length) - (a->name.length < b->name.length);
 }
 
 static void finish_function(emu_reader *r, emu_function_code *f) {
@@ -698,6 +694,8 @@ static void read_entry(emu_reader *r) {
       }
     } else if (emu_slice_is(w, ".minnctapersm")) {
       k->blocks = small_number(r);
+    } else if (emu_slice_is(w, ".maxnreg")) {
+      (void)small_number(r);
     } else {
       emu_refuse(r, "an unknown directive, %.*s", (int)w.length, w.at);
     }

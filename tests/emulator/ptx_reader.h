@@ -35,10 +35,10 @@ typedef enum emu_operand_kind { EMU_WORD, EMU_VECTOR, EMU_ADDRESS } emu_operand_
 
 typedef struct emu_operand {
   emu_operand_kind kind;
-  emu_slice word;    // or an address' base
-  emu_slice second;  // behind |
-  bool negated;      // by !
-  int64_t offset;    // of an address
+  emu_slice word;         // or an address' base
+  emu_slice second;       // behind |
+  bool negated;           // by !
+  int64_t offset;         // of an address
   uint32_t first, count;  // of a vector: in reader.words
 } emu_operand;
 
@@ -64,7 +64,7 @@ typedef struct emu_reader {
   struct emu_label {
     emu_slice name;
     uint32_t pc;
-  } *labels, *jumps;  // jumps: pc of the op whose imm becomes the label's
+  } * labels, *jumps;  // jumps: pc of the op whose imm becomes the label's
   uint32_t label_count, label_capacity, jump_count, jump_capacity;
   emu_function_code *functions;
   uint32_t function_count, function_capacity;

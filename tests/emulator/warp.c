@@ -123,6 +123,54 @@ static uint32_t halves_of_eights(emu_eight kind, uint16_t bits) {
                 emu_from_eight(kind, (uint8_t)bits), false);
 }
 
+// Rounds once: what a sum of doubles loses, and a float behind it, stays in the lowest bit.
+static uint16_t fma_half(uint16_t a, uint16_t b, uint16_t c) {
+  const double product = (double)emu_from_bf16(a) * (double)emu_from_bf16(b);  // exact
+  const double addend = (double)emu_from_bf16(c);
+  double sum = product + addend;
+  const double back = sum - product, lost = (product - (sum - back)) + (addend - back);
+  uint64_t bits;
+  if (sum != sum || __builtin_isinf(sum)) {
+    return emu_to_half(EMU_BF16, (float)sum, EMU_NEAREST, false, false);
+  }
+  memcpy(&bits, &sum, sizeof bits);
+  if (lost != 0 && (bits & 1) == 0) {
+    bits += (lost > 0) == (sum > 0) ? 1 : UINT64_MAX;
+    memcpy(&sum, &bits, sizeof bits);
+  }
+  float value = (float)sum;
+  if ((double)value != sum && !__builtin_isinf(value)) {
+    uint32_t low;
+    memcpy(&low, &value, sizeof low);
+    low -= __builtin_fabs((double)value) > __builtin_fabs(sum) ? 1 : 0;  // to zero, then odd
+    low |= 1;
+    memcpy(&value, &low, sizeof value);
+  }
+  return emu_to_half(EMU_BF16, value, EMU_NEAREST, false, false);
+}
+
+static uint32_t fma_halves(uint32_t a, uint32_t b, uint32_t c) {
+  return fma_half((uint16_t)a, (uint16_t)b, (uint16_t)c) |
+         (uint32_t)fma_half((uint16_t)(a >> 16), (uint16_t)(b >> 16), (uint16_t)(c >> 16)) << 16;
+}
+
+static uint16_t most_half(uint16_t a, uint16_t b) {
+  const float x = emu_from_bf16(a), y = emu_from_bf16(b);
+  return x != x || y != y ? 0x7fff : x > y || (x == y && (a >> 15) == 0) ? a : b;
+}
+
+static uint32_t most_halves(uint32_t a, uint32_t b) {
+  return most_half((uint16_t)a, (uint16_t)b) |
+         (uint32_t)most_half((uint16_t)(a >> 16), (uint16_t)(b >> 16)) << 16;
+}
+
+static uint32_t add_bytes(uint32_t a, uint32_t b, uint32_t c) {
+  for (uint32_t i = 0; i < 32; i += 8) {
+    c += (uint32_t)((int8_t)(a >> i) * (int8_t)(b >> i));
+  }
+  return c;
+}
+
 // --- rows ----------------------------------------------------------------------------------------
 
 typedef uint32_t row_u16, row_s16, row_u32, row_s32, row_f32;
@@ -187,23 +235,23 @@ static inline uint64_t put_f64(f64 x) {
 
 #define ALL UINT32_MAX
 // Does it for the lanes of a mask, lane by lane or all at once.
-#define EACH(mask, ...)                                          \
-  do {                                                           \
-    if ((mask) == ALL) {                                         \
-      _Pragma("GCC ivdep") for (uint32_t i = 0; i < 32; i++) {   \
-        __VA_ARGS__                                              \
-      }                                                          \
-    } else {                                                     \
+#define EACH(mask, ...)                                           \
+  do {                                                            \
+    if ((mask) == ALL) {                                          \
+      _Pragma("GCC ivdep") for (uint32_t i = 0; i < 32; i++) {    \
+        __VA_ARGS__                                               \
+      }                                                           \
+    } else {                                                      \
       for (uint32_t left = (mask); left != 0; left &= left - 1) { \
-        const uint32_t i = (uint32_t)__builtin_ctz(left);        \
-        __VA_ARGS__                                              \
-      }                                                          \
-    }                                                            \
+        const uint32_t i = (uint32_t)__builtin_ctz(left);         \
+        __VA_ARGS__                                               \
+      }                                                           \
+    }                                                             \
   } while (0)
-#define FEW(mask, ...)                                           \
-  for (uint32_t left = (mask); left != 0; left &= left - 1) {    \
-    const uint32_t i = (uint32_t)__builtin_ctz(left);            \
-    __VA_ARGS__                                                  \
+#define FEW(mask, ...)                                        \
+  for (uint32_t left = (mask); left != 0; left &= left - 1) { \
+    const uint32_t i = (uint32_t)__builtin_ctz(left);         \
+    __VA_ARGS__                                               \
   }
 
 typedef struct state {
@@ -259,8 +307,7 @@ static void pick(state *s) {
   }
   uint32_t best = first_lane(runnable);
   FEW(runnable, {
-    if (w->depth[i] > w->depth[best] ||
-        (w->depth[i] == w->depth[best] && w->pc[i] < w->pc[best])) {
+    if (w->depth[i] > w->depth[best] || (w->depth[i] == w->depth[best] && w->pc[i] < w->pc[best])) {
       best = i;
     }
   })
@@ -304,8 +351,8 @@ static void check_lane(state *s, uintptr_t at, uint32_t bytes, uint32_t lane, co
   }
   emu_range range;
   if (!emu_memory_find(s->l, at, bytes, &range)) {
-    emu_fault(s->l, w, s->pc, "%s of %u bytes at 0x%llx, which is no memory, by lane %u", what, bytes,
-              (unsigned long long)at, lane);
+    emu_fault(s->l, w, s->pc, "%s of %u bytes at 0x%llx, which is no memory, by lane %u", what,
+              bytes, (unsigned long long)at, lane);
   }
   s->w->near = range;
 }
@@ -319,8 +366,8 @@ static void check(state *s, uint32_t lanes, const uintptr_t *at, uint32_t bytes,
     all |= at[i];
   });
   if ((all & (align - 1)) != 0) {
-    emu_fault(s->l, s->w, s->pc, "%s of %u bytes at 0x%llx, or another lane's, is not aligned", what,
-              bytes, (unsigned long long)low);
+    emu_fault(s->l, s->w, s->pc, "%s of %u bytes at 0x%llx, or another lane's, is not aligned",
+              what, bytes, (unsigned long long)low);
   }
   const emu_range *near = &s->w->near;
   if (low >= near->begin && high < near->end && bytes <= near->end - high) {
@@ -336,16 +383,17 @@ static void check_shared(state *s, uint32_t lanes, const uintptr_t *at, uint32_t
   const uintptr_t low = begin + EMU_SHARED_BASE, high = begin + s->w->block->shared_end;
   FEW(lanes, {
     if (at[i] < low || at[i] + bytes > high || (at[i] & (align - 1)) != 0) {
-      emu_fault(s->l, s->w, s->pc, "%s of %u bytes at %#llx of %#x bytes of shared memory, by lane %u",
-                what, bytes, (unsigned long long)(at[i] - begin), s->w->block->shared_end, i);
+      emu_fault(s->l, s->w, s->pc,
+                "%s of %u bytes at %#llx of %#x bytes of shared memory, by lane %u", what, bytes,
+                (unsigned long long)(at[i] - begin), s->w->block->shared_end, i);
     }
   })
 }
 
 // Addresses of an operand, checked.
-static void find_addresses(state *s, emu_row r, bool shared, uint32_t register_bytes, int64_t offset,
-                           uint32_t lanes, uint32_t bytes, uint32_t align, const char *what,
-                           uintptr_t *at) {
+static void find_addresses(state *s, emu_row r, bool shared, uint32_t register_bytes,
+                           int64_t offset, uint32_t lanes, uint32_t bytes, uint32_t align,
+                           const char *what, uintptr_t *at) {
   if (shared) {
     const uintptr_t base = (uintptr_t)s->w->block->shared;
     if (register_bytes == 8) {
@@ -458,7 +506,8 @@ static bool is_poll(state *s, const emu_op *op, uint32_t lanes) {
 static void load_call(state *s, const emu_op *op, uint32_t lanes) {
   for (uint32_t k = 0; k < op->count; k++) {
     const uint32_t at = (uint32_t)op->imm + k * op->bytes;
-    const uint32_t *low = words(s, op->e + at / 4 * 128), *high = words(s, op->e + at / 4 * 128 + 128);
+    const uint32_t *low = words(s, op->e + at / 4 * 128),
+                   *high = words(s, op->e + at / 4 * 128 + 128);
     const emu_row to = s->m->lists[op->list + k];
     uint32_t *d = words(s, to);
     uint64_t *wide = longs(s, to);
@@ -627,7 +676,9 @@ static void vote(state *s, const emu_op *op) {
   uint32_t result = 0;
   FEW(s->act, {
     const uint32_t of = masks[i] & s->act, in = value & of;
-    const bool yes = op->how == EMU_ANY ? in != 0 : op->how == EMU_ALL ? in == of : in == of || in == 0;
+    const bool yes = op->how == EMU_ANY   ? in != 0
+                     : op->how == EMU_ALL ? in == of
+                                          : in == of || in == 0;
     result |= yes ? 1u << i : 0;
   })
   set_predicate(s, op->d, s->act, result);
@@ -915,44 +966,45 @@ static void let_things_happen(emu_warp *w) {
     emu_copies_finish(w, 0, 1 + (uint32_t)(emu_random(l) % (w->copy_count - w->copy_first)));
   }
   if (w->product_first < w->product_count && emu_random(l) % 2 == 0) {
-    emu_products_finish(w, 0, 1 + (uint32_t)(emu_random(l) % (w->product_count - w->product_first)));
+    emu_products_finish(w, 0,
+                        1 + (uint32_t)(emu_random(l) % (w->product_count - w->product_first)));
   }
 }
 
-#define LANE1(name, D, A, result)                        \
-  case OP_##name: {                                      \
-    row_##D *d = (row_##D *)(void *)row(&s, op->d);      \
-    const row_##A *ra = (const void *)row(&s, op->a);    \
+#define LANE1(name, D, A, result)                                 \
+  case OP_##name: {                                               \
+    row_##D *d = (row_##D *)(void *)row(&s, op->d);               \
+    const row_##A *ra = (const void *)row(&s, op->a);             \
     EACH(m, const A a = get_##A(ra[i]); d[i] = put_##D(result);); \
-    break;                                               \
+    break;                                                        \
   }
-#define LANE2(name, D, A, B, result)                     \
-  case OP_##name: {                                      \
-    row_##D *d = (row_##D *)(void *)row(&s, op->d);      \
-    const row_##A *ra = (const void *)row(&s, op->a);    \
-    const row_##B *rb = (const void *)row(&s, op->b);    \
+#define LANE2(name, D, A, B, result)                                                          \
+  case OP_##name: {                                                                           \
+    row_##D *d = (row_##D *)(void *)row(&s, op->d);                                           \
+    const row_##A *ra = (const void *)row(&s, op->a);                                         \
+    const row_##B *rb = (const void *)row(&s, op->b);                                         \
     EACH(m, const A a = get_##A(ra[i]); const B b = get_##B(rb[i]); d[i] = put_##D(result);); \
-    break;                                               \
+    break;                                                                                    \
   }
-#define LANE3(name, D, A, B, C, result)                  \
-  case OP_##name: {                                      \
-    row_##D *d = (row_##D *)(void *)row(&s, op->d);      \
-    const row_##A *ra = (const void *)row(&s, op->a);    \
-    const row_##B *rb = (const void *)row(&s, op->b);    \
-    const row_##C *rc = (const void *)row(&s, op->c);    \
+#define LANE3(name, D, A, B, C, result)                                                         \
+  case OP_##name: {                                                                             \
+    row_##D *d = (row_##D *)(void *)row(&s, op->d);                                             \
+    const row_##A *ra = (const void *)row(&s, op->a);                                           \
+    const row_##B *rb = (const void *)row(&s, op->b);                                           \
+    const row_##C *rc = (const void *)row(&s, op->c);                                           \
     EACH(m, const A a = get_##A(ra[i]); const B b = get_##B(rb[i]); const C c = get_##C(rc[i]); \
-         d[i] = put_##D(result););                       \
-    break;                                               \
+         d[i] = put_##D(result););                                                              \
+    break;                                                                                      \
   }
-#define TEST(name, A, result)                            \
-  case OP_##name: {                                      \
-    const row_##A *ra = (const void *)row(&s, op->a);    \
-    const row_##A *rb = (const void *)row(&s, op->b);    \
-    uint32_t bits = 0;                                   \
+#define TEST(name, A, result)                                       \
+  case OP_##name: {                                                 \
+    const row_##A *ra = (const void *)row(&s, op->a);               \
+    const row_##A *rb = (const void *)row(&s, op->b);               \
+    uint32_t bits = 0;                                              \
     EACH(m, const A a = get_##A(ra[i]); const A b = get_##A(rb[i]); \
-         bits |= (uint32_t)(result) << i;);              \
-    set_predicate(&s, op->d, m, bits);                   \
-    break;                                               \
+         bits |= (uint32_t)(result) << i;);                         \
+    set_predicate(&s, op->d, m, bits);                              \
+    break;                                                          \
   }
 
 // The ops of a group that parts here: those lanes go on, the others behind this op later.
@@ -1113,9 +1165,9 @@ uint32_t emu_warp_run(emu_warp *w, uint32_t steps) {
       case OP_ELECT:
       case OP_REDUX:
       case OP_WARP_SYNC: {
-        const emu_row masks = op->code == OP_SHUFFLE ? s.m->lists[op->list]
+        const emu_row masks = op->code == OP_SHUFFLE                        ? s.m->lists[op->list]
                               : op->code == OP_VOTE || op->code == OP_REDUX ? op->b
-                                                                             : op->a;
+                                                                            : op->a;
         part(&s, m);
         if (!gather(&s, masks_of(&s, words(&s, masks)))) {
           pick(&s);
@@ -1192,18 +1244,18 @@ uint32_t emu_warp_run(emu_warp *w, uint32_t steps) {
       case OP_COPY_COMMIT: w->copy_group++; break;
       case OP_COPY_WAIT:
         emu_copies_finish(w,
-                          op->imm < 0                 ? UINT32_MAX
+                          op->imm < 0               ? UINT32_MAX
                           : w->copy_group > op->imm ? w->copy_group - (uint32_t)op->imm
-                                                      : 0,
+                                                    : 0,
                           0);
         break;
       case OP_BULK_IN:
       case OP_BULK_OUT: bulk(&s, op, m); break;
       case OP_BULK_COMMIT: FEW(m, w->bulk_group[i]++;) break;
       case OP_BULK_WAIT:
-        FEW(m, emu_bulks_finish(s.l, w, i,
-                                w->bulk_group[i] > op->imm ? w->bulk_group[i] - (uint32_t)op->imm
-                                                           : 0);)
+        FEW(m,
+            emu_bulks_finish(
+                s.l, w, i, w->bulk_group[i] > op->imm ? w->bulk_group[i] - (uint32_t)op->imm : 0);)
         break;
       case OP_SLEEP:
         w->asleep_until = emu_steps + 32 + emu_random(s.l) % 64;

@@ -698,6 +698,8 @@ static void read_entry(emu_reader *r) {
       }
     } else if (emu_slice_is(w, ".minnctapersm")) {
       k->blocks = small_number(r);
+    } else if (emu_slice_is(w, ".maxnreg")) {
+      (void)small_number(r);
     } else {
       emu_refuse(r, "an unknown directive, %.*s", (int)w.length, w.at);
     }

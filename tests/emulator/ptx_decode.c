@@ -8,15 +8,15 @@
 
 // --- operands ------------------------------------------------------------------------------------
 
-static emu_slice last_part(const emu_reader *r) {
+emu_slice emu_last_part(const emu_reader *r) {
   return r->parts[r->part_count - 1];
 }
 
-static bool part_is(const emu_reader *r, uint32_t i, const char *text) {
+bool emu_part_is(const emu_reader *r, uint32_t i, const char *text) {
   return i < r->part_count && emu_slice_is(r->parts[i], text);
 }
 
-static bool has_part(const emu_reader *r, const char *text) {
+bool emu_has_part(const emu_reader *r, const char *text) {
   for (uint32_t i = 1; i < r->part_count; i++) {
     if (emu_slice_is(r->parts[i], text)) {
       return true;
@@ -25,14 +25,14 @@ static bool has_part(const emu_reader *r, const char *text) {
   return false;
 }
 
-static void need_operands(emu_reader *r, uint32_t least, uint32_t most) {
+void emu_need_operands(emu_reader *r, uint32_t least, uint32_t most) {
   if (r->operand_count < least || r->operand_count > most) {
     emu_refuse(r, "%u operands", r->operand_count);
   }
 }
 
 // Bits of a type's name.
-static uint32_t type_bytes(emu_reader *r, emu_slice type) {
+uint32_t emu_type_bytes(emu_reader *r, emu_slice type) {
   static const struct {
     const char *name;
     uint32_t bytes;
@@ -118,7 +118,7 @@ static emu_row word_row(emu_reader *r, emu_slice w, uint32_t bytes) {
   return (emu_row)value;
 }
 
-static emu_row operand_row(emu_reader *r, uint32_t i, uint32_t bytes) {
+emu_row emu_operand_row(emu_reader *r, uint32_t i, uint32_t bytes) {
   const emu_operand *o = &r->operands[i];
   if (i >= r->operand_count || o->kind != EMU_WORD) {
     emu_refuse(r, "operand %u is no register", i + 1);
@@ -127,7 +127,7 @@ static emu_row operand_row(emu_reader *r, uint32_t i, uint32_t bytes) {
 }
 
 // Where a result goes: "_" is nowhere, a row of its own.
-static emu_row target_word(emu_reader *r, emu_slice w, uint32_t bytes) {
+emu_row emu_target_word(emu_reader *r, emu_slice w, uint32_t bytes) {
   if (emu_slice_is(w, "_")) {
     return emu_new_row(r, bytes == 0 ? 4 : bytes);
   }
@@ -138,15 +138,15 @@ static emu_row target_word(emu_reader *r, emu_slice w, uint32_t bytes) {
   return row;
 }
 
-static emu_row target_row(emu_reader *r, uint32_t i, uint32_t bytes) {
+emu_row emu_target_row(emu_reader *r, uint32_t i, uint32_t bytes) {
   if (i >= r->operand_count || r->operands[i].kind != EMU_WORD) {
     emu_refuse(r, "operand %u is no register", i + 1);
   }
-  return target_word(r, r->operands[i].word, bytes);
+  return emu_target_word(r, r->operands[i].word, bytes);
 }
 
 // An address: *bytes tells how wide its register is.
-static emu_row address_row(emu_reader *r, uint32_t i, uint8_t *bytes, int64_t *offset) {
+emu_row emu_address_row(emu_reader *r, uint32_t i, uint8_t *bytes, int64_t *offset) {
   const emu_operand *o = &r->operands[i];
   uint64_t value = 0;
   if (i >= r->operand_count || o->kind != EMU_ADDRESS) {
@@ -158,9 +158,9 @@ static emu_row address_row(emu_reader *r, uint32_t i, uint8_t *bytes, int64_t *o
   return word_row(r, o->word, *bytes);
 }
 
-static emu_row shared_address(emu_reader *r, uint32_t i, int64_t *offset) {
+emu_row emu_shared_address(emu_reader *r, uint32_t i, int64_t *offset) {
   uint8_t bytes = 0;
-  emu_row row = address_row(r, i, &bytes, offset);
+  emu_row row = emu_address_row(r, i, &bytes, offset);
   if (bytes == 8) {  // the low words of 64 bits are no row of words
     if ((row & 3) != EMU_CONSTANTS) {
       emu_refuse(r, "a shared address of 64 bits");
@@ -237,8 +237,9 @@ static void normalise_types(emu_reader *r, char *name) {
   for (size_t i = 0; i < sizeof any_sign / sizeof any_sign[0]; i++) {
     any = any || emu_slice_is(r->parts[0], any_sign[i]);
   }
-  any = any && !part_is(r, 1, "wide") && !part_is(r, 1, "hi");
-  any = any || (emu_slice_is(r->parts[0], "setp") && (part_is(r, 1, "eq") || part_is(r, 1, "ne")));
+  any = any && !emu_part_is(r, 1, "wide") && !emu_part_is(r, 1, "hi");
+  any = any ||
+        (emu_slice_is(r->parts[0], "setp") && (emu_part_is(r, 1, "eq") || emu_part_is(r, 1, "ne")));
   if (type != NULL && ((any && (type[1] == 's' || type[1] == 'b')) ||
                        (type[1] == 'b' && emu_slice_is(r->parts[0], "shr")) ||
                        (type[1] == 'f' && emu_slice_is(r->parts[0], "mov")))) {
@@ -247,7 +248,8 @@ static void normalise_types(emu_reader *r, char *name) {
   // Between integers: what the source is decides how it is extended.
   char to[8] = "", from[8] = "";
   if (sscanf(name, "cvt_%7[us0-9]_%7[us0-9]", to, from) == 2) {
-    const uint32_t to_bytes = type_bytes(r, r->parts[1]), from_bytes = type_bytes(r, r->parts[2]);
+    const uint32_t to_bytes = emu_type_bytes(r, r->parts[1]),
+                   from_bytes = emu_type_bytes(r, r->parts[2]);
     const char sign = to_bytes > from_bytes ? from[0] : 'u';
     (void)sprintf(name, "cvt_%c%u_%c%u", sign, to_bytes * 8, sign, from_bytes * 8);
     if (to_bytes == from_bytes) {
@@ -272,10 +274,10 @@ static bool decode_lanes(emu_reader *r) {
     return false;
   }
   const lane_code *l = &lane_codes[code];
-  need_operands(r, l->c != 0 ? 4 : l->b != 0 ? 3 : 2, 4);
-  const emu_row d = target_row(r, 0, l->d), a = operand_row(r, 1, l->a);
-  const emu_row b = l->b != 0 ? operand_row(r, 2, l->b) : EMU_NO_ROW;
-  const emu_row c = l->c != 0 ? operand_row(r, 3, l->c) : EMU_NO_ROW;
+  emu_need_operands(r, l->c != 0 ? 4 : l->b != 0 ? 3 : 2, 4);
+  const emu_row d = emu_target_row(r, 0, l->d), a = emu_operand_row(r, 1, l->a);
+  const emu_row b = l->b != 0 ? emu_operand_row(r, 2, l->b) : EMU_NO_ROW;
+  const emu_row c = l->c != 0 ? emu_operand_row(r, 3, l->c) : EMU_NO_ROW;
   emu_op *op = emu_add_op(r, (emu_code)code);
   op->d = d;
   op->a = a;
@@ -286,7 +288,7 @@ static bool decode_lanes(emu_reader *r) {
 
 // --- moving --------------------------------------------------------------------------------------
 
-static void add_list(emu_reader *r, uint32_t operand, uint32_t bytes, bool written) {
+void emu_add_list(emu_reader *r, uint32_t operand, uint32_t bytes, bool written) {
   const emu_operand *o = &r->operands[operand];
   if (operand >= r->operand_count || o->kind == EMU_ADDRESS) {
     emu_refuse(r, "operand %u is no register", operand + 1);
@@ -294,19 +296,19 @@ static void add_list(emu_reader *r, uint32_t operand, uint32_t bytes, bool writt
   const uint32_t count = o->kind == EMU_VECTOR ? o->count : 1;
   for (uint32_t i = 0; i < count; i++) {
     const emu_slice w = o->kind == EMU_VECTOR ? r->words[o->first + i] : o->word;
-    emu_list_add(r, written ? target_word(r, w, bytes) : word_row(r, w, bytes));
+    emu_list_add(r, written ? emu_target_word(r, w, bytes) : word_row(r, w, bytes));
   }
 }
 
 // mov of a vector to a register, or back.
 static void decode_pack(emu_reader *r) {
-  const uint32_t bytes = type_bytes(r, last_part(r));
+  const uint32_t bytes = emu_type_bytes(r, emu_last_part(r));
   const bool unpack = r->operands[0].kind == EMU_VECTOR;
   const uint32_t count = r->operands[unpack ? 0 : 1].count;
   const uint32_t part = bytes / count;
-  const emu_row whole = unpack ? operand_row(r, 1, bytes) : target_row(r, 0, bytes);
+  const emu_row whole = unpack ? emu_operand_row(r, 1, bytes) : emu_target_row(r, 0, bytes);
   const uint32_t list = emu_list_begin(r);
-  add_list(r, unpack ? 0 : 1, part, unpack);
+  emu_add_list(r, unpack ? 0 : 1, part, unpack);
   emu_op *op = emu_add_op(r, unpack ? OP_UNPACK : OP_PACK);
   op->list = list;
   op->count = (uint8_t)count;
@@ -317,23 +319,23 @@ static void decode_pack(emu_reader *r) {
 
 static void decode_mov(emu_reader *r) {
   uint64_t value = 0;
-  need_operands(r, 2, 2);
+  emu_need_operands(r, 2, 2);
   if (r->operands[0].kind == EMU_VECTOR || r->operands[1].kind == EMU_VECTOR) {
     decode_pack(r);
     return;
   }
   const emu_slice from = r->operands[1].word;
-  if (part_is(r, 1, "pred")) {
-    const emu_row d = target_row(r, 0, 0), a = operand_row(r, 1, 0);
+  if (emu_part_is(r, 1, "pred")) {
+    const emu_row d = emu_target_row(r, 0, 0), a = emu_operand_row(r, 1, 0);
     emu_op *op = emu_add_op(r, OP_MOV_PRED);
     op->d = d;
     op->a = a;
     return;
   }
-  const uint32_t bytes = type_bytes(r, last_part(r));
+  const uint32_t bytes = emu_type_bytes(r, emu_last_part(r));
   if (emu_slice_is(from, "%clock") || emu_slice_is(from, "%clock64") ||
       emu_slice_is(from, "%globaltimer") || emu_slice_is(from, "%globaltimer_lo")) {
-    const emu_row d = target_row(r, 0, bytes);
+    const emu_row d = emu_target_row(r, 0, bytes);
     emu_op *op = emu_add_op(r, OP_CLOCK);
     op->d = d;
     op->bytes = (uint8_t)bytes;
@@ -341,7 +343,7 @@ static void decode_mov(emu_reader *r) {
   }
   const emu_symbol *s = emu_symbol_find(r, from, &value);
   if (s != NULL && (s->kind == EMU_LOCAL_AT || s->kind == EMU_ENTRY_PARAMETER)) {
-    const emu_row d = target_row(r, 0, 8);
+    const emu_row d = emu_target_row(r, 0, 8);
     emu_op *op = emu_add_op(r, s->kind == EMU_LOCAL_AT ? OP_LOCAL : OP_PARAMETERS);
     op->d = d;
     op->imm = (int64_t)value;
@@ -353,19 +355,19 @@ static void decode_mov(emu_reader *r) {
 }
 
 static void decode_cvta(emu_reader *r) {
-  const bool to = part_is(r, 1, "to"), shared = part_is(r, to ? 2 : 1, "shared");
-  need_operands(r, 2, 2);
-  const emu_row d = target_row(r, 0, 8), a = operand_row(r, 1, 8);
+  const bool to = emu_part_is(r, 1, "to"), shared = emu_part_is(r, to ? 2 : 1, "shared");
+  emu_need_operands(r, 2, 2);
+  const emu_row d = emu_target_row(r, 0, 8), a = emu_operand_row(r, 1, 8);
   emu_op *op = emu_add_op(r, !shared ? OP_mov_u64 : to ? OP_TO_SHARED : OP_FROM_SHARED);
   op->d = d;
   op->a = a;
 }
 
 static void decode_selp(emu_reader *r) {
-  const uint32_t bytes = type_bytes(r, last_part(r));
-  need_operands(r, 4, 4);
-  const emu_row d = target_row(r, 0, bytes), a = operand_row(r, 1, bytes);
-  const emu_row b = operand_row(r, 2, bytes), c = operand_row(r, 3, 0);
+  const uint32_t bytes = emu_type_bytes(r, emu_last_part(r));
+  emu_need_operands(r, 4, 4);
+  const emu_row d = emu_target_row(r, 0, bytes), a = emu_operand_row(r, 1, bytes);
+  const emu_row b = emu_operand_row(r, 2, bytes), c = emu_operand_row(r, 3, 0);
   emu_op *op = emu_add_op(r, bytes == 8 ? OP_SELECT_64 : OP_SELECT_32);
   op->d = d;
   op->a = a;
@@ -374,10 +376,11 @@ static void decode_selp(emu_reader *r) {
 }
 
 static void decode_bfi(emu_reader *r) {
-  const uint32_t bytes = type_bytes(r, last_part(r));
-  need_operands(r, 5, 5);
-  const emu_row d = target_row(r, 0, bytes), a = operand_row(r, 1, bytes);
-  const emu_row b = operand_row(r, 2, bytes), c = operand_row(r, 3, 4), e = operand_row(r, 4, 4);
+  const uint32_t bytes = emu_type_bytes(r, emu_last_part(r));
+  emu_need_operands(r, 5, 5);
+  const emu_row d = emu_target_row(r, 0, bytes), a = emu_operand_row(r, 1, bytes);
+  const emu_row b = emu_operand_row(r, 2, bytes), c = emu_operand_row(r, 3, 4),
+                e = emu_operand_row(r, 4, 4);
   emu_op *op = emu_add_op(r, bytes == 8 ? OP_BFI_64 : OP_BFI_32);
   op->d = d;
   op->a = a;
@@ -387,8 +390,8 @@ static void decode_bfi(emu_reader *r) {
 }
 
 static void decode_pred(emu_reader *r, emu_code code) {
-  const emu_row d = target_row(r, 0, 0), a = operand_row(r, 1, 0);
-  const emu_row b = code != OP_NOT_PRED ? operand_row(r, 2, 0) : EMU_NO_ROW;
+  const emu_row d = emu_target_row(r, 0, 0), a = emu_operand_row(r, 1, 0);
+  const emu_row b = code != OP_NOT_PRED ? emu_operand_row(r, 2, 0) : EMU_NO_ROW;
   emu_op *op = emu_add_op(r, code);
   op->d = d;
   op->a = a;
@@ -398,16 +401,17 @@ static void decode_pred(emu_reader *r, emu_code code) {
 // --- memory --------------------------------------------------------------------------------------
 
 static uint32_t vector_length(const emu_reader *r) {
-  return has_part(r, "v2") ? 2 : has_part(r, "v4") ? 4 : has_part(r, "v8") ? 8 : 1;
+  return emu_has_part(r, "v2") ? 2 : emu_has_part(r, "v4") ? 4 : emu_has_part(r, "v8") ? 8 : 1;
 }
 
 static bool is_strong(const emu_reader *r) {
-  return has_part(r, "volatile") || has_part(r, "relaxed") || has_part(r, "acquire") ||
-         has_part(r, "release");
+  return emu_has_part(r, "volatile") || emu_has_part(r, "relaxed") || emu_has_part(r, "acquire") ||
+         emu_has_part(r, "release");
 }
 
-static bool is_shared(const emu_reader *r) {
-  return has_part(r, "shared") || has_part(r, "shared::cta") || has_part(r, "shared::cluster");
+bool emu_is_shared(const emu_reader *r) {
+  return emu_has_part(r, "shared") || emu_has_part(r, "shared::cta") ||
+         emu_has_part(r, "shared::cluster");
 }
 
 // How wide the registers of operand i are.
@@ -431,7 +435,7 @@ static bool decode_named(emu_reader *r, bool load, uint32_t bytes, uint32_t coun
   const uint32_t width = register_bytes(r, load ? 0 : 1, bytes);
   const uint32_t list = emu_list_begin(r);
   const bool is_entry = s->kind == EMU_ENTRY_PARAMETER, is_call = s->kind == EMU_CALL_PARAMETER;
-  add_list(r, load ? 0 : 1, width, load);
+  emu_add_list(r, load ? 0 : 1, width, load);
   emu_row address = EMU_NO_ROW;
   if (is_entry) {
     address = emu_new_row(r, 8);
@@ -446,7 +450,7 @@ static bool decode_named(emu_reader *r, bool load, uint32_t bytes, uint32_t coun
   op->count = (uint8_t)count;
   op->bytes = (uint8_t)bytes;
   op->width = (uint8_t)width;
-  op->how = last_part(r).at[0] == 's' ? EMU_SIGNED : 0;
+  op->how = emu_last_part(r).at[0] == 's' ? EMU_SIGNED : 0;
   op->a = address;
   op->e = is_call ? 1 : 0;
   op->imm = o->offset + (is_entry ? 0 : (int64_t)value);
@@ -454,26 +458,26 @@ static bool decode_named(emu_reader *r, bool load, uint32_t bytes, uint32_t coun
 }
 
 static void decode_memory(emu_reader *r, bool load) {
-  const uint32_t bytes = type_bytes(r, last_part(r)), count = vector_length(r);
+  const uint32_t bytes = emu_type_bytes(r, emu_last_part(r)), count = vector_length(r);
   const uint32_t data = load ? 0 : 1, place = load ? 1 : 0;
-  need_operands(r, 2, 3);
-  if (has_part(r, "param") && decode_named(r, load, bytes, count)) {
+  emu_need_operands(r, 2, 3);
+  if (emu_has_part(r, "param") && decode_named(r, load, bytes, count)) {
     return;
   }
-  const bool shared = is_shared(r);
+  const bool shared = emu_is_shared(r);
   int64_t offset = 0;
   uint8_t address_bytes = 0;
-  const emu_row a = shared ? EMU_NO_ROW : address_row(r, place, &address_bytes, &offset);
+  const emu_row a = shared ? EMU_NO_ROW : emu_address_row(r, place, &address_bytes, &offset);
   emu_row shared_row = EMU_NO_ROW;
   uint8_t shared_bytes = 0;
   if (shared) {
-    shared_row = address_row(r, place, &shared_bytes, &offset);
+    shared_row = emu_address_row(r, place, &shared_bytes, &offset);
   } else if (address_bytes != 8) {
     emu_refuse(r, "an address of 32 bits");
   }
   const uint32_t width = register_bytes(r, data, bytes);
   const uint32_t list = emu_list_begin(r);
-  add_list(r, data, width, load);
+  emu_add_list(r, data, width, load);
   emu_op *op = emu_add_op(r, load ? OP_LOAD : OP_STORE);
   op->a = shared ? shared_row : a;
   op->list = list;
@@ -483,7 +487,7 @@ static void decode_memory(emu_reader *r, bool load) {
   op->space = (uint8_t)(shared ? EMU_SHARED : EMU_GENERIC);
   op->e = shared && shared_bytes == 8 ? 8 : 4;  // bytes of a shared address' register
   op->how =
-      (uint8_t)((last_part(r).at[0] == 's' ? EMU_SIGNED : 0) | (is_strong(r) ? EMU_STRONG : 0));
+      (uint8_t)((emu_last_part(r).at[0] == 's' ? EMU_SIGNED : 0) | (is_strong(r) ? EMU_STRONG : 0));
   op->imm = offset;
   if (shared && shared_bytes == 8 && (shared_row & 3) == EMU_CONSTANTS) {
     op->a = shared_row + 256;
@@ -498,10 +502,10 @@ static void decode_atomic(emu_reader *r, bool result) {
   } names[] = {{"add", EMU_ADD},   {"exch", EMU_EXCH}, {"cas", EMU_CAS}, {"and", EMU_AND},
                {"or", EMU_OR},     {"xor", EMU_XOR},   {"inc", EMU_INC}, {"dec", EMU_DEC},
                {"min", EMU_MIN_U}, {"max", EMU_MAX_U}};
-  const emu_slice type = last_part(r);
-  const uint32_t bytes = type_bytes(r, type), first = result ? 1 : 0;
+  const emu_slice type = emu_last_part(r);
+  const uint32_t bytes = emu_type_bytes(r, type), first = result ? 1 : 0;
   size_t i = 0;
-  while (i < sizeof names / sizeof names[0] && !has_part(r, names[i].name)) {
+  while (i < sizeof names / sizeof names[0] && !emu_has_part(r, names[i].name)) {
     i++;
   }
   if (i == sizeof names / sizeof names[0] || bytes < 4 || bytes > 8) {
@@ -518,11 +522,11 @@ static void decode_atomic(emu_reader *r, bool result) {
   }
   int64_t offset = 0;
   uint8_t address_bytes = 0;
-  emu_row a = address_row(r, first, &address_bytes, &offset);
-  const bool shared = is_shared(r);
-  const emu_row d = result ? target_row(r, 0, bytes) : EMU_NO_ROW;
-  const emu_row b = operand_row(r, first + 1, bytes);
-  const emu_row c = what == EMU_CAS ? operand_row(r, first + 2, bytes) : EMU_NO_ROW;
+  emu_row a = emu_address_row(r, first, &address_bytes, &offset);
+  const bool shared = emu_is_shared(r);
+  const emu_row d = result ? emu_target_row(r, 0, bytes) : EMU_NO_ROW;
+  const emu_row b = emu_operand_row(r, first + 1, bytes);
+  const emu_row c = what == EMU_CAS ? emu_operand_row(r, first + 2, bytes) : EMU_NO_ROW;
   emu_op *op = emu_add_op(r, OP_ATOMIC);
   if (shared && address_bytes == 8 && (a & 3) == EMU_CONSTANTS) {
     a += 256;
@@ -539,310 +543,10 @@ static void decode_atomic(emu_reader *r, bool result) {
   op->imm = offset;
 }
 
-// --- warps and blocks ----------------------------------------------------------------------------
-
-static void decode_shfl(emu_reader *r) {
-  const emu_slice second = r->operands[0].second;
-  need_operands(r, 5, 5);
-  const emu_row d = target_row(r, 0, 4);
-  const emu_row e = second.length > 0 ? target_word(r, second, 0) : EMU_NO_ROW;
-  const emu_row a = operand_row(r, 1, 4), b = operand_row(r, 2, 4), c = operand_row(r, 3, 4);
-  const uint32_t list = emu_list_begin(r);
-  emu_list_add(r, operand_row(r, 4, 4));
-  emu_op *op = emu_add_op(r, OP_SHUFFLE);
-  op->d = d;
-  op->e = e;
-  op->a = a;
-  op->b = b;
-  op->c = c;
-  op->list = list;
-  op->how = (uint8_t)(part_is(r, 2, "idx")    ? EMU_IDX
-                      : part_is(r, 2, "up")   ? EMU_UP
-                      : part_is(r, 2, "down") ? EMU_DOWN
-                                              : EMU_BFLY);
-}
-
-static void decode_vote(emu_reader *r) {
-  const bool ballot = part_is(r, 2, "ballot");
-  need_operands(r, 3, 3);
-  const emu_row d = target_row(r, 0, ballot ? 4 : 0), a = operand_row(r, 1, 0);
-  const emu_row b = operand_row(r, 2, 4);
-  const bool negated = r->operands[1].negated;
-  emu_op *op = emu_add_op(r, OP_VOTE);
-  op->d = d;
-  op->a = a;
-  op->b = b;
-  op->width = negated;
-  op->how = (uint8_t)(ballot                 ? EMU_BALLOT
-                      : part_is(r, 2, "any") ? EMU_ANY
-                      : part_is(r, 2, "all") ? EMU_ALL
-                                             : EMU_UNI);
-}
-
-static void decode_redux(emu_reader *r) {
-  const bool is_signed = last_part(r).at[0] == 's';
-  need_operands(r, 3, 3);
-  const emu_row d = target_row(r, 0, 4), a = operand_row(r, 1, 4), b = operand_row(r, 2, 4);
-  emu_op *op = emu_add_op(r, OP_REDUX);
-  op->d = d;
-  op->a = a;
-  op->b = b;
-  op->how = (uint8_t)(part_is(r, 2, "add")   ? EMU_ADD
-                      : part_is(r, 2, "and") ? EMU_AND
-                      : part_is(r, 2, "or")  ? EMU_OR
-                      : part_is(r, 2, "xor") ? EMU_XOR
-                      : part_is(r, 2, "min") ? (is_signed ? EMU_MIN_S : EMU_MIN_U)
-                                             : (is_signed ? EMU_MAX_S : EMU_MAX_U));
-}
-
-// bar, barrier: .sync a [, b]; .arrive a, b; .red.OP.pred d, a, [b,] c; .warp.sync mask.
-static void decode_bar(emu_reader *r) {
-  if (part_is(r, 1, "warp")) {
-    const emu_row a = operand_row(r, 0, 4);
-    emu_add_op(r, OP_WARP_SYNC)->a = a;
-    return;
-  }
-  const bool reduce = has_part(r, "red");
-  const uint32_t first = reduce ? 1 : 0, behind = r->operand_count - (reduce ? 1 : 0);
-  if (reduce && (!has_part(r, "pred") || has_part(r, "popc"))) {
-    emu_refuse(r, "an unknown barrier");
-  }
-  need_operands(r, 1, 4);
-  const emu_row d = reduce ? target_row(r, 0, 0) : EMU_NO_ROW, a = operand_row(r, first, 4);
-  const emu_row b = behind > first + 1 ? operand_row(r, first + 1, 4) : EMU_NO_ROW;
-  const emu_row c = reduce ? operand_row(r, behind, 0) : EMU_NO_ROW;
-  emu_op *op = emu_add_op(r, reduce                  ? OP_BARRIER_REDUCE
-                             : has_part(r, "arrive") ? OP_BARRIER_ARRIVE
-                                                     : OP_BARRIER);
-  op->d = d;
-  op->a = a;
-  op->b = b;
-  op->c = c;
-  op->how = has_part(r, "and") ? EMU_ALL : EMU_ANY;
-}
-
-static void decode_mbarrier(emu_reader *r) {
-  int64_t offset = 0;
-  if (part_is(r, 1, "init")) {
-    const emu_row a = shared_address(r, 0, &offset), b = operand_row(r, 1, 4);
-    emu_op *op = emu_add_op(r, OP_MBARRIER_INIT);
-    op->a = a;
-    op->b = b;
-    op->imm = offset;
-  } else if (part_is(r, 1, "arrive")) {
-    const bool expects = part_is(r, 2, "expect_tx");
-    if (!emu_slice_is(r->operands[0].word, "_") || r->operand_count != (expects ? 3 : 2)) {
-      emu_refuse(r, "a state or a count of arrivals");
-    }
-    const emu_row a = shared_address(r, 1, &offset);
-    const emu_row b = expects ? operand_row(r, 2, 4) : EMU_NO_ROW;
-    emu_op *op = emu_add_op(r, OP_MBARRIER_ARRIVE);
-    op->a = a;
-    op->b = b;
-    op->imm = offset;
-  } else if (part_is(r, 1, "expect_tx")) {
-    const emu_row a = shared_address(r, 0, &offset), b = operand_row(r, 1, 4);
-    emu_op *op = emu_add_op(r, OP_MBARRIER_EXPECT);
-    op->a = a;
-    op->b = b;
-    op->imm = offset;
-  } else if (part_is(r, 2, "parity")) {
-    const emu_row d = target_row(r, 0, 0), a = shared_address(r, 1, &offset);
-    const emu_row b = operand_row(r, 2, 4);
-    emu_op *op = emu_add_op(r, part_is(r, 1, "try_wait") ? OP_MBARRIER_TRY : OP_MBARRIER_TEST);
-    op->d = d;
-    op->a = a;
-    op->b = b;
-    op->imm = offset;
-  } else if (part_is(r, 1, "inval")) {
-    (void)emu_add_op(r, OP_NOTHING);
-  } else {
-    emu_refuse(r, "an unknown instruction");
-  }
-}
-
-// --- what is asynchronous ------------------------------------------------------------------------
-
-static void decode_bulk(emu_reader *r) {
-  int64_t to = 0, from = 0, at = 0;
-  uint8_t bytes = 0;
-  if (part_is(r, 3, "prefetch")) {
-    (void)emu_add_op(r, OP_NOTHING);
-  } else if (part_is(r, 3, "commit_group")) {
-    (void)emu_add_op(r, OP_BULK_COMMIT);
-  } else if (part_is(r, 3, "wait_group")) {
-    uint64_t groups = 0;
-    if (!emu_number(r->operands[0].word, &groups)) {
-      emu_refuse(r, "a number is expected");
-    }
-    emu_add_op(r, OP_BULK_WAIT)->imm = (int64_t)groups;
-  } else if (part_is(r, 4, "global") && is_shared(r)) {
-    const emu_row a = shared_address(r, 0, &to), b = address_row(r, 1, &bytes, &from);
-    const emu_row c = operand_row(r, 2, 4), e = shared_address(r, 3, &at);
-    emu_op *op = emu_add_op(r, OP_BULK_IN);
-    op->a = a;
-    op->b = b;
-    op->c = c;
-    op->e = e;
-  } else if (part_is(r, 3, "global") && part_is(r, 5, "bulk_group")) {
-    const emu_row a = address_row(r, 0, &bytes, &to), b = shared_address(r, 1, &from);
-    const emu_row c = operand_row(r, 2, 4);
-    emu_op *op = emu_add_op(r, OP_BULK_OUT);
-    op->a = a;
-    op->b = b;
-    op->c = c;
-  } else {
-    emu_refuse(r, "an unknown instruction");
-  }
-  if (to != 0 || from != 0 || at != 0) {
-    emu_refuse(r, "an offset of a bulk copy");
-  }
-}
-
-static void decode_copy(emu_reader *r) {
-  int64_t to = 0, from = 0;
-  uint8_t bytes = 0;
-  uint64_t value = 0;
-  if (part_is(r, 2, "bulk")) {
-    decode_bulk(r);
-  } else if (part_is(r, 2, "commit_group")) {
-    (void)emu_add_op(r, OP_COPY_COMMIT);
-  } else if (part_is(r, 2, "wait_group")) {
-    if (!emu_number(r->operands[0].word, &value)) {
-      emu_refuse(r, "a number is expected");
-    }
-    emu_add_op(r, OP_COPY_WAIT)->imm = (int64_t)value;
-  } else if (part_is(r, 2, "wait_all")) {
-    emu_add_op(r, OP_COPY_WAIT)->imm = -1;
-  } else if (part_is(r, 2, "mbarrier") && part_is(r, 4, "noinc")) {
-    const emu_row a = shared_address(r, 0, &to);
-    emu_op *op = emu_add_op(r, OP_COPY_ARRIVE);
-    op->a = a;
-    op->imm = to;
-  } else if (part_is(r, 2, "ca") || part_is(r, 2, "cg")) {
-    const bool policy = has_part(r, "L2::cache_hint");
-    const uint32_t left = r->operand_count - (policy ? 1 : 0);
-    const emu_row a = shared_address(r, 0, &to), b = address_row(r, 1, &bytes, &from);
-    const emu_row c = left > 3 ? operand_row(r, 3, 4) : EMU_NO_ROW;
-    if (left < 3 || left > 4 || !emu_number(r->operands[2].word, &value) || value > 16) {
-      emu_refuse(r, "a copy of no known size");
-    }
-    if (from != 0) {
-      emu_refuse(r, "an offset of the source");
-    }
-    emu_op *op = emu_add_op(r, OP_COPY);
-    op->a = a;
-    op->b = b;
-    op->c = c;
-    op->imm = to;
-    op->bytes = (uint8_t)value;
-  } else {
-    emu_refuse(r, "an unknown instruction");
-  }
-}
-
-// --- matrices ------------------------------------------------------------------------------------
-
-static void decode_mma(emu_reader *r) {
-  const bool k16 = part_is(r, 3, "m16n8k16"), k8 = part_is(r, 3, "m16n8k8");
-  const bool bf16 = part_is(r, 7, "bf16"), f16 = part_is(r, 7, "f16");
-  const bool s8 = part_is(r, 3, "m16n8k32") && part_is(r, 7, "s8") && part_is(r, 8, "s8");
-  if (part_is(r, 2, "aligned") == false || !(s8 || ((k16 || k8) && (bf16 || f16))) ||
-      (!s8 && !part_is(r, 6, "f32"))) {
-    emu_refuse(r, "an unknown product");
-  }
-  const uint32_t counts[4] = {4, k8 ? 2 : 4, k8 ? 1 : 2, 4};
-  const uint32_t list = emu_list_begin(r);
-  for (uint32_t i = 0; i < 4; i++) {
-    const uint32_t before = emu_list_begin(r);
-    add_list(r, i, 4, i == 0);
-    if (emu_list_begin(r) - before != counts[i]) {
-      emu_refuse(r, "a product of %u registers", emu_list_begin(r) - before);
-    }
-  }
-  emu_op *op = emu_add_op(r, OP_MMA);
-  op->list = list;
-  op->imm = s8            ? EMU_MMA_S8
-            : k16 && bf16 ? EMU_MMA_BF16
-            : k16         ? EMU_MMA_F16
-            : bf16        ? EMU_MMA_BF16_K8
-                          : EMU_MMA_F16_K8;
-}
-
-static void decode_ldmatrix(emu_reader *r, bool load) {
-  int64_t offset = 0;
-  const uint32_t count = has_part(r, "x4") ? 4 : has_part(r, "x2") ? 2 : 1;
-  if (!has_part(r, "m8n8") || !has_part(r, "b16")) {
-    emu_refuse(r, "an unknown shape");
-  }
-  const emu_row a = shared_address(r, load ? 1 : 0, &offset);
-  const uint32_t list = emu_list_begin(r);
-  add_list(r, load ? 0 : 1, 4, load);
-  emu_op *op = emu_add_op(r, load ? OP_LDMATRIX : OP_STMATRIX);
-  op->a = a;
-  op->list = list;
-  op->count = (uint8_t)count;
-  op->how = has_part(r, "trans") ? EMU_TRANSPOSED : 0;
-  op->imm = offset;
-}
-
-// wgmma.mma_async.sync.aligned.m64nNk16.f32.K.K d, a, b, scale-d, imm-scale-a, imm-scale-b
-// [, trans-a], trans-b
-static void decode_wgmma(emu_reader *r) {
-  uint32_t n = 0;
-  uint64_t numbers[4] = {1, 1, 0, 0};
-  if (part_is(r, 1, "fence")) {
-    (void)emu_add_op(r, OP_NOTHING);
-    return;
-  }
-  if (part_is(r, 1, "commit_group")) {
-    (void)emu_add_op(r, OP_WGMMA_COMMIT);
-    return;
-  }
-  if (part_is(r, 1, "wait_group")) {
-    if (!emu_number(r->operands[0].word, &numbers[0])) {
-      emu_refuse(r, "a number is expected");
-    }
-    emu_add_op(r, OP_WGMMA_WAIT)->imm = (int64_t)numbers[0];
-    return;
-  }
-  const bool bf16 = part_is(r, 6, "bf16") && part_is(r, 7, "bf16");
-  if (!part_is(r, 1, "mma_async") || sscanf(r->parts[4].at, "m64n%uk16", &n) != 1 ||
-      !part_is(r, 5, "f32") || !(bf16 || (part_is(r, 6, "f16") && part_is(r, 7, "f16")))) {
-    emu_refuse(r, "an unknown product");
-  }
-  const bool in_registers = r->operands[1].kind == EMU_VECTOR;
-  const uint32_t list = emu_list_begin(r);
-  add_list(r, 0, 4, true);
-  if (emu_list_begin(r) - list != n / 2) {
-    emu_refuse(r, "a product of %u sums", emu_list_begin(r) - list);
-  }
-  if (in_registers) {
-    add_list(r, 1, 4, false);
-  }
-  const emu_row a = in_registers ? EMU_NO_ROW : operand_row(r, 1, 8), b = operand_row(r, 2, 8);
-  const emu_row c = operand_row(r, 3, 0);
-  for (uint32_t i = 4; i < r->operand_count && i < 8; i++) {
-    if (!emu_number(r->operands[i].word, &numbers[i - 4])) {
-      emu_refuse(r, "a number is expected");
-    }
-  }
-  if (numbers[0] != 1 || numbers[1] != 1 || numbers[2] != 0 || numbers[3] != 0) {
-    emu_refuse(r, "a negated or transposed matrix");
-  }
-  emu_op *op = emu_add_op(r, OP_WGMMA);
-  op->list = list;
-  op->a = a;
-  op->b = b;
-  op->c = c;
-  op->imm = n;
-  op->how = (uint8_t)(bf16 ? EMU_BF16 : EMU_F16);
-}
-
 // --- all -----------------------------------------------------------------------------------------
 
 static void decode_branch(emu_reader *r) {
-  need_operands(r, 1, 1);
+  emu_need_operands(r, 1, 1);
   r->jumps = emu_grow(r, r->jumps, r->jump_count, &r->jump_capacity, sizeof *r->jumps);
   r->jumps[r->jump_count].name = r->operands[0].word;
   r->jumps[r->jump_count++].pc = (uint32_t)r->module->op_count;
@@ -850,13 +554,13 @@ static void decode_branch(emu_reader *r) {
 }
 
 static void decode_one_row(emu_reader *r, emu_code code, uint32_t bytes) {
-  const emu_row d = target_row(r, 0, bytes);
+  const emu_row d = emu_target_row(r, 0, bytes);
   emu_add_op(r, code)->d = d;
 }
 
 static void decode_elect(emu_reader *r) {
-  need_operands(r, 2, 2);
-  const emu_row d = target_word(r, r->operands[0].second, 0), a = operand_row(r, 1, 4);
+  emu_need_operands(r, 2, 2);
+  const emu_row d = emu_target_word(r, r->operands[0].second, 0), a = emu_operand_row(r, 1, 4);
   emu_op *op = emu_add_op(r, OP_ELECT);
   op->d = d;
   op->a = a;
@@ -866,7 +570,7 @@ static void decode_elect(emu_reader *r) {
 }
 
 static void decode_movmatrix(emu_reader *r) {
-  const emu_row d = target_row(r, 0, 4), a = operand_row(r, 1, 4);
+  const emu_row d = emu_target_row(r, 0, 4), a = emu_operand_row(r, 1, 4);
   emu_op *op = emu_add_op(r, OP_MOVMATRIX);
   op->d = d;
   op->a = a;
@@ -884,7 +588,7 @@ void emu_decode(emu_reader *r) {
   }
   if (emu_slice_is(base, "mov")) {
     decode_mov(r);
-  } else if (part_is(r, 1, "pred")) {
+  } else if (emu_part_is(r, 1, "pred")) {
     decode_pred(r, emu_slice_is(base, "not")   ? OP_NOT_PRED
                    : emu_slice_is(base, "and") ? OP_AND_PRED
                    : emu_slice_is(base, "or")  ? OP_OR_PRED
@@ -902,33 +606,33 @@ void emu_decode(emu_reader *r) {
   } else if (emu_slice_is(base, "atom") || emu_slice_is(base, "red")) {
     decode_atomic(r, emu_slice_is(base, "atom"));
   } else if (emu_slice_is(base, "shfl")) {
-    decode_shfl(r);
+    emu_decode_shfl(r);
   } else if (emu_slice_is(base, "vote")) {
-    decode_vote(r);
+    emu_decode_vote(r);
   } else if (emu_slice_is(base, "redux")) {
-    decode_redux(r);
+    emu_decode_redux(r);
   } else if (emu_slice_is(base, "activemask")) {
     decode_one_row(r, OP_ACTIVE, 4);
   } else if (emu_slice_is(base, "elect")) {
     decode_elect(r);
   } else if (emu_slice_is(base, "bar") || emu_slice_is(base, "barrier")) {
-    decode_bar(r);
+    emu_decode_bar(r);
   } else if (emu_slice_is(base, "mbarrier")) {
-    decode_mbarrier(r);
+    emu_decode_mbarrier(r);
   } else if (emu_slice_is(base, "cp")) {
-    decode_copy(r);
+    emu_decode_copy(r);
   } else if (emu_slice_is(base, "mma")) {
-    decode_mma(r);
+    emu_decode_mma(r);
   } else if (emu_slice_is(base, "ldmatrix") || emu_slice_is(base, "stmatrix")) {
-    decode_ldmatrix(r, emu_slice_is(base, "ldmatrix"));
+    emu_decode_ldmatrix(r, emu_slice_is(base, "ldmatrix"));
   } else if (emu_slice_is(base, "movmatrix")) {
     decode_movmatrix(r);
   } else if (emu_slice_is(base, "wgmma")) {
-    decode_wgmma(r);
+    emu_decode_wgmma(r);
   } else if (emu_slice_is(base, "nanosleep")) {
     (void)emu_add_op(r, OP_SLEEP);
   } else if (emu_slice_is(base, "griddepcontrol")) {
-    (void)emu_add_op(r, part_is(r, 1, "wait") ? OP_WAIT_LAUNCH : OP_LET_LAUNCH);
+    (void)emu_add_op(r, emu_part_is(r, 1, "wait") ? OP_WAIT_LAUNCH : OP_LET_LAUNCH);
   } else if (emu_slice_is(base, "trap")) {
     (void)emu_add_op(r, OP_TRAP);
   } else if (emu_slice_is(base, "exit")) {

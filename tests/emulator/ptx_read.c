@@ -4,312 +4,11 @@
 //
 // Every virtual register has a row of its own: a frame is large, but what a loop touches is not,
 // and pages that nobody touches cost nothing. Rejected: allocation by live ranges.
-#include <ctype.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "emulator/ptx_reader.h"
-
-enum {
-  ROW_BYTES = 128,
-  RETURN_BYTES = 16,  // in front of a function's parameters, for what it returns
-  CONSTANT_SLOTS = 1 << 16,
-  CONSTANT_BYTES = 64 << 20,
-};
-
-void emu_refuse(emu_reader *r, const char *format, ...) {
-  char text[512];
-  va_list arguments;
-  va_start(arguments, format);
-  (void)vsnprintf(text, sizeof text, format, arguments);
-  va_end(arguments);
-  const char *begin = r->at, *end = r->at;
-  while (begin > r->module->text && begin[-1] != '\n') {
-    begin--;
-  }
-  end += strcspn(end, "\n");
-  (void)snprintf(r->why, r->why_bytes, "PTX line %u: %s: %.*s", r->line, text,
-                 (int)(end - begin < 200 ? end - begin : 200), begin);
-  longjmp(r->failed, 1);
-}
-
-void *emu_grow(emu_reader *r, void *array, uint32_t count, uint32_t *capacity, size_t bytes) {
-  if (count < *capacity) {
-    return array;
-  }
-  *capacity = *capacity == 0 ? 64 : *capacity * 2;
-  void *larger = realloc(array, *capacity * bytes);
-  if (larger == NULL) {
-    emu_refuse(r, "out of memory");
-  }
-  return larger;
-}
-
-// --- tokens --------------------------------------------------------------------------------------
-
-static void skip_space(emu_reader *r) {
-  for (;;) {
-    if (*r->at == '\n') {
-      r->line++;
-      r->at++;
-    } else if (isspace((unsigned char)*r->at)) {
-      r->at++;
-    } else if (r->at[0] == '/' && r->at[1] == '/') {
-      r->at += strcspn(r->at, "\n");
-    } else {
-      return;
-    }
-  }
-}
-
-static bool in_word(const char *at) {
-  return isalnum((unsigned char)*at) || *at == '_' || *at == '$' || *at == '%' || *at == '.' ||
-         (at[0] == ':' && at[1] == ':') || (at[0] == ':' && at[-1] == ':');
-}
-
-static emu_slice word(emu_reader *r) {
-  skip_space(r);
-  const char *begin = r->at;
-  if (*r->at == '-') {
-    r->at++;
-  }
-  while (in_word(r->at)) {
-    r->at++;
-  }
-  if (r->at == begin) {
-    emu_refuse(r, "a word is expected");
-  }
-  return (emu_slice){begin, (uint32_t)(r->at - begin)};
-}
-
-static bool accept(emu_reader *r, char c) {
-  skip_space(r);
-  if (*r->at != c) {
-    return false;
-  }
-  r->at++;
-  return true;
-}
-
-static void expect(emu_reader *r, char c) {
-  if (!accept(r, c)) {
-    emu_refuse(r, "'%c' is expected", c);
-  }
-}
-
-bool emu_slice_is(emu_slice slice, const char *text) {
-  return strlen(text) == slice.length && memcmp(slice.at, text, slice.length) == 0;
-}
-
-static bool begins(emu_slice slice, const char *text) {
-  return strlen(text) <= slice.length && memcmp(slice.at, text, strlen(text)) == 0;
-}
-
-bool emu_number(emu_slice w, uint64_t *out) {
-  char text[64], *end = NULL;
-  const bool negative = w.at[0] == '-';
-  if (!isdigit((unsigned char)w.at[negative ? 1 : 0]) || w.length >= sizeof text) {
-    return false;
-  }
-  memcpy(text, w.at, w.length);
-  text[w.length] = 0;
-  if (text[0] == '0' && (text[1] == 'f' || text[1] == 'd' || text[1] == 'F' || text[1] == 'D')) {
-    *out = strtoull(text + 2, &end, 16);
-  } else if (strchr(text, '.') != NULL) {
-    const float value = strtof(text, &end);
-    *out = emu_bits_of(value);
-  } else {
-    *out = strtoull(text + (negative ? 1 : 0), &end, 0);
-    *out = negative ? 0 - *out : *out;
-    end += *end == 'U' ? 1 : 0;
-  }
-  return *end == 0;
-}
-
-static uint32_t small_number(emu_reader *r) {
-  uint64_t value = 0;
-  if (!emu_number(word(r), &value)) {
-    emu_refuse(r, "a number is expected");
-  }
-  return (uint32_t)value;
-}
-
-// --- symbols -------------------------------------------------------------------------------------
-
-static void add_symbol(emu_reader *r, emu_symbol symbol) {
-  r->symbols = emu_grow(r, r->symbols, r->symbol_count, &r->symbol_capacity, sizeof *r->symbols);
-  r->symbols[r->symbol_count++] = symbol;
-}
-
-const emu_symbol *emu_symbol_find(const emu_reader *r, emu_slice name, uint64_t *value) {
-  uint32_t digits = 0, number = 0;
-  while (digits < name.length && digits < 9 &&
-         isdigit((unsigned char)name.at[name.length - digits - 1])) {
-    digits++;
-  }
-  for (uint32_t i = name.length - digits; i < name.length; i++) {
-    number = number * 10 + (uint32_t)(name.at[i] - '0');
-  }
-  for (uint32_t i = r->symbol_count; i-- > 0;) {
-    const emu_symbol *s = &r->symbols[i];
-    const uint32_t length = s->count > 0 ? name.length - digits : name.length;
-    if (s->name.length != length || memcmp(s->name.at, name.at, length) != 0) {
-      continue;
-    }
-    if (s->count == 0) {
-      *value = s->value;
-      return s;
-    }
-    if (digits > 0 && number < s->count) {
-      const uint32_t row = s->bytes == 0 ? 4 : s->bytes <= 4 ? ROW_BYTES : s->bytes * 32;
-      *value = s->value + (uint64_t)number * row;
-      return s;
-    }
-  }
-  return NULL;
-}
-
-static void open_scope(emu_reader *r) {
-  if (r->scope_count == EMU_MAX_SCOPES) {
-    emu_refuse(r, "too many nested scopes");
-  }
-  r->scopes[r->scope_count++] = r->symbol_count;
-  r->call_bytes = RETURN_BYTES;
-}
-
-static void close_scope(emu_reader *r) {
-  r->symbol_count = r->scopes[--r->scope_count];
-}
-
-emu_row emu_new_row(emu_reader *r, uint32_t bytes) {
-  const uint32_t at = r->frame_bytes;
-  r->frame_bytes += bytes <= 4 ? ROW_BYTES : bytes * 32;
-  if (r->frame_bytes > EMU_FRAMES_BYTES / 2) {
-    emu_refuse(r, "too many registers");
-  }
-  return at;
-}
-
-// Predicates are words: 32 of them to a row.
-static uint64_t new_predicates(emu_reader *r, uint32_t count) {
-  if (count > r->predicates_left) {
-    const uint32_t rows = (count + 31) / 32;
-    r->predicates_at = r->frame_bytes;
-    r->frame_bytes += rows * ROW_BYTES;
-    r->predicates_left = rows * 32;
-  }
-  const uint64_t at = r->predicates_at;
-  r->predicates_at += (uint64_t)count * 4;
-  r->predicates_left -= count;
-  return at;
-}
-
-// Bytes of ".b32" and its like; of .pred 0.
-static uint32_t type_bytes(emu_reader *r, emu_slice type) {
-  uint32_t bits = 0;
-  if (emu_slice_is(type, ".pred")) {
-    return 0;
-  }
-  for (uint32_t i = 2; i < type.length; i++) {
-    bits = bits * 10 + (uint32_t)(type.at[i] - '0');
-  }
-  if (type.length < 3 || (bits != 8 && bits != 16 && bits != 32 && bits != 64 && bits != 128)) {
-    emu_refuse(r, "an unknown type, %.*s", (int)type.length, type.at);
-  }
-  return bits / 8;
-}
-
-// .reg TYPE name, name<count>, ...;
-static void read_registers(emu_reader *r) {
-  const uint32_t bytes = type_bytes(r, word(r));
-  do {
-    emu_symbol s = {.name = word(r), .kind = EMU_REGISTER, .bytes = bytes};
-    if (accept(r, '<')) {
-      s.count = small_number(r);
-      expect(r, '>');
-    }
-    const uint32_t count = s.count > 0 ? s.count : 1;
-    if (bytes == 0) {
-      s.value = new_predicates(r, count);
-    } else {
-      s.value = emu_new_row(r, bytes);
-      for (uint32_t i = 1; i < count; i++) {
-        (void)emu_new_row(r, bytes);
-      }
-    }
-    add_symbol(r, s);
-  } while (accept(r, ','));
-  expect(r, ';');
-}
-
-emu_row emu_constant(emu_reader *r, uint64_t value) {
-  emu_module *m = r->module;
-  uint32_t slot = (uint32_t)(value * 0x9e3779b97f4a7c15u >> 48) % CONSTANT_SLOTS;
-  uint64_t kept = 0;
-  for (; m->constant_table[slot] != 0; slot = (slot + 1) % CONSTANT_SLOTS) {
-    const uint32_t at = m->constant_table[slot] - 1;
-    memcpy(&kept, m->constants + at, sizeof kept);
-    if (kept == value) {
-      return at | EMU_CONSTANTS;
-    }
-  }
-  // As 64 bits and, behind them, as 32: words of the first are not what a row of words is.
-  const uint32_t at = (uint32_t)m->constant_bytes;
-  if (at + 3 * ROW_BYTES > CONSTANT_BYTES || at / (3 * ROW_BYTES) > CONSTANT_SLOTS / 2) {
-    emu_refuse(r, "too many constants");
-  }
-  m->constant_table[slot] = at + 1;
-  for (uint32_t lane = 0; lane < 32; lane++) {
-    const uint32_t low = (uint32_t)value;
-    memcpy(m->constants + at + lane * 8, &value, 8);
-    memcpy(m->constants + at + 2 * ROW_BYTES + lane * 4, &low, 4);
-  }
-  m->constant_bytes += (size_t)3 * ROW_BYTES;
-  return at | EMU_CONSTANTS;
-}
-
-emu_op *emu_add_op(emu_reader *r, emu_code code) {
-  emu_module *m = r->module;
-  if (m->op_count == m->op_capacity) {
-    m->op_capacity = m->op_capacity == 0 ? 4096 : m->op_capacity * 2;
-    m->ops = realloc(m->ops, m->op_capacity * sizeof *m->ops);
-    if (m->ops == NULL) {
-      m->op_count = 0;
-      emu_refuse(r, "out of memory");
-    }
-  }
-  emu_op *op = &m->ops[m->op_count++];
-  *op = (emu_op){.code = (uint16_t)code,
-                 .guard = r->guard,
-                 .guard_not = r->guard_not,
-                 .d = EMU_NO_ROW,
-                 .a = EMU_NO_ROW,
-                 .b = EMU_NO_ROW,
-                 .c = EMU_NO_ROW,
-                 .e = EMU_NO_ROW,
-                 .list = (uint32_t)m->list_count,
-                 .line = r->line};
-  return op;
-}
-
-uint32_t emu_list_begin(const emu_reader *r) {
-  return (uint32_t)r->module->list_count;
-}
-
-void emu_list_add(emu_reader *r, emu_row row) {
-  emu_module *m = r->module;
-  if (m->list_count == m->list_capacity) {
-    m->list_capacity = m->list_capacity == 0 ? 4096 : m->list_capacity * 2;
-    m->lists = realloc(m->lists, m->list_capacity * sizeof *m->lists);
-    if (m->lists == NULL) {
-      m->list_count = 0;
-      emu_refuse(r, "out of memory");
-    }
-  }
-  m->lists[m->list_count++] = row;
-}
 
 // --- variables -----------------------------------------------------------------------------------
 
@@ -326,24 +25,24 @@ typedef struct declaration {
 
 static declaration read_declaration(emu_reader *r) {
   declaration d = {.count = 1};
-  emu_slice w = word(r);
+  emu_slice w = emu_read_word(r);
   if (emu_slice_is(w, ".align")) {
-    d.align = small_number(r);
-    w = word(r);
+    d.align = emu_small_number(r);
+    w = emu_read_word(r);
   }
-  d.bytes = type_bytes(r, w);
-  w = word(r);
+  d.bytes = emu_declared_bytes(r, w);
+  w = emu_read_word(r);
   while (w.at[0] == '.') {  // .ptr .align N of a parameter
     if (emu_slice_is(w, ".align")) {
-      (void)small_number(r);
+      (void)emu_small_number(r);
     }
-    w = word(r);
+    w = emu_read_word(r);
   }
   d.name = w;
-  if (accept(r, '[')) {
-    skip_space(r);
-    d.count = *r->at == ']' ? 0 : small_number(r);
-    expect(r, ']');
+  if (emu_accept(r, '[')) {
+    emu_skip_space(r);
+    d.count = *r->at == ']' ? 0 : emu_small_number(r);
+    emu_expect(r, ']');
   }
   d.align = d.align != 0 ? d.align : d.bytes;
   return d;
@@ -351,16 +50,16 @@ static declaration read_declaration(emu_reader *r) {
 
 static void read_initial(emu_reader *r, const declaration *d, uint8_t *out) {
   uint32_t i = 0;
-  const bool braces = accept(r, '{');
+  const bool braces = emu_accept(r, '{');
   do {
     uint64_t value = 0;
-    if (i == d->count || !emu_number(word(r), &value)) {
+    if (i == d->count || !emu_number(emu_read_word(r), &value)) {
       emu_refuse(r, "an initial value that is no number");
     }
     memcpy(out + (size_t)i++ * d->bytes, &value, d->bytes < 8 ? d->bytes : 8);
-  } while (braces && accept(r, ','));
+  } while (braces && emu_accept(r, ','));
   if (braces) {
-    expect(r, '}');
+    emu_expect(r, '}');
   }
 }
 
@@ -379,12 +78,13 @@ static void read_global(emu_reader *r) {
     emu_refuse(r, "out of memory");
   }
   memset(g->memory, 0, g->bytes);
-  if (accept(r, '=')) {
+  if (emu_accept(r, '=')) {
     read_initial(r, &d, g->memory);
   }
-  expect(r, ';');
+  emu_expect(r, ';');
   emu_memory_add(g->memory, g->bytes);
-  add_symbol(r, (emu_symbol){.name = d.name, .kind = EMU_GLOBAL_AT, .value = (uintptr_t)g->memory});
+  emu_add_symbol(
+      r, (emu_symbol){.name = d.name, .kind = EMU_GLOBAL_AT, .value = (uintptr_t)g->memory});
 }
 
 // Dynamic shared memory begins behind all static one, once that is known: its variables stand at
@@ -394,55 +94,56 @@ static const uint64_t DYNAMIC_AT = 0x5eedd00d00000000;
 static void read_shared(emu_reader *r, bool external) {
   const declaration d = read_declaration(r);
   emu_module *m = r->module;
-  expect(r, ';');
+  emu_expect(r, ';');
   if (external) {
     m->dynamic_align = d.align > m->dynamic_align ? d.align : m->dynamic_align;
-    add_symbol(r, (emu_symbol){.name = d.name, .kind = EMU_SHARED_AT, .value = DYNAMIC_AT});
+    emu_add_symbol(r, (emu_symbol){.name = d.name, .kind = EMU_SHARED_AT, .value = DYNAMIC_AT});
     return;
   }
   const uint32_t at = align_up(m->shared_bytes, d.align);
   m->shared_bytes = at + d.bytes * d.count;
-  add_symbol(r, (emu_symbol){.name = d.name, .kind = EMU_SHARED_AT, .value = EMU_SHARED_BASE + at});
+  emu_add_symbol(
+      r, (emu_symbol){.name = d.name, .kind = EMU_SHARED_AT, .value = EMU_SHARED_BASE + at});
 }
 
 static void read_local(emu_reader *r) {
   const declaration d = read_declaration(r);
   const uint32_t at = align_up(r->local_bytes, d.align > 16 ? d.align : 16);
-  expect(r, ';');
+  emu_expect(r, ';');
   r->local_bytes = align_up(at + d.bytes * d.count, 16);
-  add_symbol(r, (emu_symbol){.name = d.name, .kind = EMU_LOCAL_AT, .value = at});
+  emu_add_symbol(r, (emu_symbol){.name = d.name, .kind = EMU_LOCAL_AT, .value = at});
 }
 
 // What a call in this scope passes, in order, and what it returns.
 static void read_call_parameter(emu_reader *r) {
   const declaration d = read_declaration(r);
-  const bool returned = begins(d.name, "retval");
-  expect(r, ';');
+  const bool returned = emu_slice_begins(d.name, "retval");
+  emu_expect(r, ';');
   const uint32_t at = returned ? 0 : align_up(r->call_bytes, d.align);
   if (!returned) {
     r->call_bytes = at + d.bytes * d.count;
-  } else if (d.bytes * d.count > RETURN_BYTES) {
+  } else if (d.bytes * d.count > EMU_RETURN_BYTES) {
     emu_refuse(r, "too large a result");
   }
-  add_symbol(r, (emu_symbol){.name = d.name, .kind = EMU_CALL_PARAMETER, .value = at});
+  emu_add_symbol(r, (emu_symbol){.name = d.name, .kind = EMU_CALL_PARAMETER, .value = at});
 }
 
 // --- functions -----------------------------------------------------------------------------------
 
 static void read_parameters(emu_reader *r, emu_function_code *f, bool entry) {
-  uint32_t at = entry ? 0 : RETURN_BYTES;
-  if (accept(r, ')')) {
+  uint32_t at = entry ? 0 : EMU_RETURN_BYTES;
+  if (emu_accept(r, ')')) {
     return;
   }
   do {
-    if (!emu_slice_is(word(r), ".param")) {
+    if (!emu_slice_is(emu_read_word(r), ".param")) {
       emu_refuse(r, "a parameter is expected");
     }
     const declaration d = read_declaration(r);
     at = align_up(at, d.align);
-    add_symbol(r, (emu_symbol){.name = d.name,
-                               .kind = entry ? EMU_ENTRY_PARAMETER : EMU_OWN_PARAMETER,
-                               .value = at});
+    emu_add_symbol(r, (emu_symbol){.name = d.name,
+                                   .kind = entry ? EMU_ENTRY_PARAMETER : EMU_OWN_PARAMETER,
+                                   .value = at});
     f->parameter_at = realloc(f->parameter_at, (f->parameter_count + 1) * sizeof(uint32_t));
     f->parameter_size = realloc(f->parameter_size, (f->parameter_count + 1) * sizeof(uint32_t));
     if (f->parameter_at == NULL || f->parameter_size == NULL) {
@@ -451,8 +152,8 @@ static void read_parameters(emu_reader *r, emu_function_code *f, bool entry) {
     f->parameter_at[f->parameter_count] = at;
     f->parameter_size[f->parameter_count++] = d.bytes * d.count;
     at += d.bytes * d.count;
-  } while (accept(r, ','));
-  expect(r, ')');
+  } while (emu_accept(r, ','));
+  emu_expect(r, ')');
   f->parameter_bytes = at;
 }
 
@@ -465,7 +166,7 @@ static uint32_t function_index(emu_reader *r, emu_slice name) {
   r->functions =
       emu_grow(r, r->functions, r->function_count, &r->function_capacity, sizeof *r->functions);
   r->functions[r->function_count] = (emu_function_code){.entry = UINT32_MAX};
-  add_symbol(r, (emu_symbol){.name = name, .kind = EMU_FUNCTION, .value = r->function_count});
+  emu_add_symbol(r, (emu_symbol){.name = name, .kind = EMU_FUNCTION, .value = r->function_count});
   return r->function_count++;
 }
 
@@ -481,12 +182,12 @@ static void add_label(emu_reader *r, emu_slice name) {
 
 // call[.uni] [(result),] function [, (parameters)];
 static void read_call(emu_reader *r) {
-  if (accept(r, '(')) {
-    (void)word(r);
-    expect(r, ')');
-    expect(r, ',');
+  if (emu_accept(r, '(')) {
+    (void)emu_read_word(r);
+    emu_expect(r, ')');
+    emu_expect(r, ',');
   }
-  const emu_slice name = word(r);
+  const emu_slice name = emu_read_word(r);
   uint64_t index = 0;
   const emu_symbol *function = emu_symbol_find(r, name, &index);
   if (function == NULL || function->kind != EMU_FUNCTION) {
@@ -496,40 +197,40 @@ static void read_call(emu_reader *r) {
     r->line += *r->at == '\n' ? 1 : 0;
     r->at++;
   }
-  expect(r, ';');
+  emu_expect(r, ';');
   emu_op *op = emu_add_op(r, OP_CALL);
   op->imm = (int64_t)index;
 }
 
 static void read_operand(emu_reader *r, emu_operand *o) {
   *o = (emu_operand){.kind = EMU_WORD};
-  if (accept(r, '{')) {
+  if (emu_accept(r, '{')) {
     o->kind = EMU_VECTOR;
     o->first = r->word_count;
     do {
       if (r->word_count == EMU_MAX_WORDS) {
         emu_refuse(r, "too many registers");
       }
-      r->words[r->word_count++] = word(r);
-    } while (accept(r, ','));
-    expect(r, '}');
+      r->words[r->word_count++] = emu_read_word(r);
+    } while (emu_accept(r, ','));
+    emu_expect(r, '}');
     o->count = r->word_count - o->first;
-  } else if (accept(r, '[')) {
+  } else if (emu_accept(r, '[')) {
     uint64_t value = 0;
     o->kind = EMU_ADDRESS;
-    o->word = word(r);
-    if (accept(r, '+')) {
-      if (!emu_number(word(r), &value)) {
+    o->word = emu_read_word(r);
+    if (emu_accept(r, '+')) {
+      if (!emu_number(emu_read_word(r), &value)) {
         emu_refuse(r, "an offset is expected");
       }
       o->offset = (int64_t)value;
     }
-    expect(r, ']');
+    emu_expect(r, ']');
   } else {
-    o->negated = accept(r, '!');
-    o->word = word(r);
-    if (accept(r, '|')) {
-      o->second = word(r);
+    o->negated = emu_accept(r, '!');
+    o->word = emu_read_word(r);
+    if (emu_accept(r, '|')) {
+      o->second = emu_read_word(r);
     }
   }
 }
@@ -537,7 +238,7 @@ static void read_operand(emu_reader *r, emu_operand *o) {
 static void read_operands(emu_reader *r) {
   r->operand_count = 0;
   r->word_count = 0;
-  if (accept(r, ';')) {
+  if (emu_accept(r, ';')) {
     return;
   }
   do {
@@ -545,8 +246,8 @@ static void read_operands(emu_reader *r) {
       emu_refuse(r, "too many operands");
     }
     read_operand(r, &r->operands[r->operand_count++]);
-  } while (accept(r, ','));
-  skip_space(r);
+  } while (emu_accept(r, ','));
+  emu_skip_space(r);
   if (*r->at != ';') {
     emu_refuse(r, "';' is expected");
   }
@@ -569,11 +270,11 @@ static void read_guard(emu_reader *r) {
   uint64_t value = 0;
   r->guard = EMU_NO_ROW;
   r->guard_not = false;
-  if (!accept(r, '@')) {
+  if (!emu_accept(r, '@')) {
     return;
   }
-  r->guard_not = accept(r, '!');
-  const emu_symbol *s = emu_symbol_find(r, word(r), &value);
+  r->guard_not = emu_accept(r, '!');
+  const emu_symbol *s = emu_symbol_find(r, emu_read_word(r), &value);
   if (s == NULL || s->kind != EMU_REGISTER || s->bytes != 0) {
     emu_refuse(r, "a predicate is expected");
   }
@@ -582,12 +283,12 @@ static void read_guard(emu_reader *r) {
 
 static void read_statement(emu_reader *r) {
   read_guard(r);
-  const emu_slice w = word(r);
+  const emu_slice w = emu_read_word(r);
   if (r->guard == EMU_NO_ROW && *r->at == ':') {
     r->at++;
     add_label(r, w);
   } else if (emu_slice_is(w, ".reg")) {
-    read_registers(r);
+    emu_read_registers(r);
   } else if (emu_slice_is(w, ".local")) {
     read_local(r);
   } else if (emu_slice_is(w, ".shared")) {
@@ -598,7 +299,7 @@ static void read_statement(emu_reader *r) {
     while (*r->at != ';' && *r->at != '\n') {
       r->at++;
     }
-    (void)accept(r, ';');
+    (void)emu_accept(r, ';');
   } else if (emu_slice_is(w, "call.uni") || emu_slice_is(w, "call")) {
     read_call(r);
   } else {
@@ -652,19 +353,19 @@ static void read_body(emu_reader *r, emu_function_code *f, bool entry) {
   r->function = f;
   r->in_entry = entry;
   r->function_begin = (uint32_t)r->module->op_count;
-  r->frame_bytes = entry ? 0 : align_up(f->parameter_bytes, 4) / 4 * ROW_BYTES;
-  if (!entry && r->frame_bytes < RETURN_BYTES / 4 * ROW_BYTES) {
-    r->frame_bytes = RETURN_BYTES / 4 * ROW_BYTES;
+  r->frame_bytes = entry ? 0 : align_up(f->parameter_bytes, 4) / 4 * EMU_ROW_BYTES;
+  if (!entry && r->frame_bytes < EMU_RETURN_BYTES / 4 * EMU_ROW_BYTES) {
+    r->frame_bytes = EMU_RETURN_BYTES / 4 * EMU_ROW_BYTES;
   }
   r->local_bytes = r->predicates_left = 0;
   r->label_count = r->jump_count = 0;
   f->entry = r->function_begin;
-  open_scope(r);
+  emu_open_scope(r);
   while (r->scope_count > outer) {
-    if (accept(r, '{')) {
-      open_scope(r);
-    } else if (accept(r, '}')) {
-      close_scope(r);
+    if (emu_accept(r, '{')) {
+      emu_open_scope(r);
+    } else if (emu_accept(r, '}')) {
+      emu_close_scope(r);
     } else {
       read_statement(r);
     }
@@ -680,22 +381,22 @@ static void read_entry(emu_reader *r) {
   k->next = r->module->kernels;
   k->module = r->module;
   r->module->kernels = k;
-  const emu_slice name = word(r);
+  const emu_slice name = emu_read_word(r);
   const uint32_t symbols = r->symbol_count;
   k->code.name = strndup(name.at, name.length);
-  expect(r, '(');
+  emu_expect(r, '(');
   read_parameters(r, &k->code, true);
-  while (!accept(r, '{')) {
-    const emu_slice w = word(r);
+  while (!emu_accept(r, '{')) {
+    const emu_slice w = emu_read_word(r);
     if (emu_slice_is(w, ".maxntid")) {
-      k->threads = small_number(r);
-      while (accept(r, ',')) {
-        k->threads *= small_number(r);
+      k->threads = emu_small_number(r);
+      while (emu_accept(r, ',')) {
+        k->threads *= emu_small_number(r);
       }
     } else if (emu_slice_is(w, ".minnctapersm")) {
-      k->blocks = small_number(r);
+      k->blocks = emu_small_number(r);
     } else if (emu_slice_is(w, ".maxnreg")) {
-      (void)small_number(r);
+      (void)emu_small_number(r);
     } else {
       emu_refuse(r, "an unknown directive, %.*s", (int)w.length, w.at);
     }
@@ -707,37 +408,37 @@ static void read_entry(emu_reader *r) {
 // .func [(result)] name (parameters) [{ body }]
 static void read_function(emu_reader *r) {
   emu_slice result = {NULL, 0};
-  if (accept(r, '(')) {
-    (void)word(r);
+  if (emu_accept(r, '(')) {
+    (void)emu_read_word(r);
     const declaration d = read_declaration(r);
     result = d.name;
-    expect(r, ')');
-    if (d.bytes * d.count > RETURN_BYTES) {
+    emu_expect(r, ')');
+    if (d.bytes * d.count > EMU_RETURN_BYTES) {
       emu_refuse(r, "too large a result");
     }
   }
-  const emu_slice name = word(r);
+  const emu_slice name = emu_read_word(r);
   const uint32_t index = function_index(r, name);
   const uint32_t symbols = r->symbol_count;
   emu_function_code f = {.name = NULL};
-  if (accept(r, '(')) {
+  if (emu_accept(r, '(')) {
     read_parameters(r, &f, false);
   }
   if (result.at != NULL) {
-    add_symbol(r, (emu_symbol){.name = result, .kind = EMU_OWN_PARAMETER, .value = 0});
+    emu_add_symbol(r, (emu_symbol){.name = result, .kind = EMU_OWN_PARAMETER, .value = 0});
   }
-  skip_space(r);
+  emu_skip_space(r);
   while (*r->at == '.') {  // .noreturn and the like
-    (void)word(r);
-    skip_space(r);
+    (void)emu_read_word(r);
+    emu_skip_space(r);
   }
-  if (accept(r, '{')) {
+  if (emu_accept(r, '{')) {
     read_body(r, &f, false);
     free(r->functions[index].parameter_at);
     free(r->functions[index].parameter_size);
     r->functions[index] = f;
   } else {
-    expect(r, ';');
+    emu_expect(r, ';');
     free(f.parameter_at);
     free(f.parameter_size);
   }
@@ -746,8 +447,8 @@ static void read_function(emu_reader *r) {
 
 static void read_module(emu_reader *r) {
   bool external = false;
-  for (skip_space(r); *r->at != 0; skip_space(r)) {
-    const emu_slice w = word(r);
+  for (emu_skip_space(r); *r->at != 0; emu_skip_space(r)) {
+    const emu_slice w = emu_read_word(r);
     if (emu_slice_is(w, ".version") || emu_slice_is(w, ".target") ||
         emu_slice_is(w, ".address_size")) {
       r->at += strcspn(r->at, "\n");
@@ -793,7 +494,7 @@ static void link_module(emu_reader *r) {
     }
   }
   // Addresses of dynamic memory are constants, moved as a whole with what is added to them.
-  for (size_t at = 0; at < m->constant_bytes; at += 3 * ROW_BYTES) {
+  for (size_t at = 0; at < m->constant_bytes; at += 3 * EMU_ROW_BYTES) {
     uint64_t value = 0;
     memcpy(&value, m->constants + at, sizeof value);
     if (value == DYNAMIC_AT) {
@@ -801,7 +502,7 @@ static void link_module(emu_reader *r) {
       for (uint32_t lane = 0; lane < 32; lane++) {
         const uint32_t low = (uint32_t)value;
         memcpy(m->constants + at + lane * 8, &value, 8);
-        memcpy(m->constants + at + 2 * ROW_BYTES + lane * 4, &low, 4);
+        memcpy(m->constants + at + 2 * EMU_ROW_BYTES + lane * 4, &low, 4);
       }
     }
   }
@@ -840,8 +541,8 @@ emu_module *emu_module_load(const char *ptx, char *why, size_t why_bytes) {
     return NULL;
   }
   m->text = strdup(ptx);
-  m->constants = aligned_alloc(ROW_BYTES, CONSTANT_BYTES);
-  m->constant_table = calloc(CONSTANT_SLOTS, sizeof *m->constant_table);
+  m->constants = aligned_alloc(EMU_ROW_BYTES, EMU_CONSTANT_BYTES);
+  m->constant_table = calloc(EMU_CONSTANT_SLOTS, sizeof *m->constant_table);
   *r = (emu_reader){.module = m, .at = m->text, .line = 1, .guard = EMU_NO_ROW, .why = why};
   r->why_bytes = why_bytes;
   const bool loaded =

@@ -42,6 +42,13 @@ typedef struct emu_operand {
   uint32_t first, count;  // of a vector: in reader.words
 } emu_operand;
 
+enum {
+  EMU_ROW_BYTES = 128,
+  EMU_RETURN_BYTES = 16,  // in front of a function's parameters, for what it returns
+  EMU_CONSTANT_SLOTS = 1 << 16,
+  EMU_CONSTANT_BYTES = 64 << 20,
+};
+
 enum { EMU_MAX_OPERANDS = 12, EMU_MAX_WORDS = 512, EMU_MAX_PARTS = 24, EMU_MAX_SCOPES = 16 };
 
 typedef struct emu_reader {
@@ -92,6 +99,40 @@ emu_row emu_new_row(emu_reader *r, uint32_t bytes);
 emu_op *emu_add_op(emu_reader *r, emu_code code);
 uint32_t emu_list_begin(const emu_reader *r);
 void emu_list_add(emu_reader *r, emu_row row);
+// Words and declarations of the text.
+void emu_skip_space(emu_reader *r);
+emu_slice emu_read_word(emu_reader *r);
+bool emu_accept(emu_reader *r, char c);
+void emu_expect(emu_reader *r, char c);
+bool emu_slice_begins(emu_slice slice, const char *text);
+uint32_t emu_small_number(emu_reader *r);
+void emu_add_symbol(emu_reader *r, emu_symbol symbol);
+void emu_open_scope(emu_reader *r);
+void emu_close_scope(emu_reader *r);
+uint32_t emu_declared_bytes(emu_reader *r, emu_slice type);
+void emu_read_registers(emu_reader *r);
+// Parts of the mnemonic, and operands as rows; bytes: of a register, 0: a predicate.
+emu_slice emu_last_part(const emu_reader *r);
+bool emu_part_is(const emu_reader *r, uint32_t i, const char *text);
+bool emu_has_part(const emu_reader *r, const char *text);
+void emu_need_operands(emu_reader *r, uint32_t least, uint32_t most);
+uint32_t emu_type_bytes(emu_reader *r, emu_slice type);
+emu_row emu_operand_row(emu_reader *r, uint32_t i, uint32_t bytes);
+emu_row emu_target_row(emu_reader *r, uint32_t i, uint32_t bytes);
+emu_row emu_target_word(emu_reader *r, emu_slice w, uint32_t bytes);
+emu_row emu_address_row(emu_reader *r, uint32_t i, uint8_t *bytes, int64_t *offset);
+emu_row emu_shared_address(emu_reader *r, uint32_t i, int64_t *offset);
+void emu_add_list(emu_reader *r, uint32_t operand, uint32_t bytes, bool written);
+bool emu_is_shared(const emu_reader *r);
+void emu_decode_shfl(emu_reader *r);
+void emu_decode_vote(emu_reader *r);
+void emu_decode_redux(emu_reader *r);
+void emu_decode_bar(emu_reader *r);
+void emu_decode_mbarrier(emu_reader *r);
+void emu_decode_copy(emu_reader *r);
+void emu_decode_mma(emu_reader *r);
+void emu_decode_ldmatrix(emu_reader *r, bool load);
+void emu_decode_wgmma(emu_reader *r);
 // The instruction in parts and operands becomes an op.
 void emu_decode(emu_reader *r);
 

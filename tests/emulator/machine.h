@@ -64,7 +64,7 @@ typedef enum emu_code {
   OP_BARRIER_ARRIVE,
   OP_BARRIER_REDUCE,   // predicate d, predicate c
   OP_MBARRIER_INIT,    // [a + imm], b
-  OP_MBARRIER_ARRIVE,  // [a + imm]; b: bytes that are expected, or none
+  OP_MBARRIER_ARRIVE,  // [a + imm]; b: bytes that are expected, or none; c: arrivals, or one
   OP_MBARRIER_EXPECT,  // [a + imm], b
   OP_MBARRIER_TEST,    // predicate d, [a + imm], parity b
   OP_MBARRIER_TRY,

@@ -98,14 +98,14 @@ void emu_decode_mbarrier(emu_reader *r) {
     op->imm = offset;
   } else if (emu_part_is(r, 1, "arrive")) {
     const bool expects = emu_part_is(r, 2, "expect_tx");
-    if (!emu_slice_is(r->operands[0].word, "_") || r->operand_count != (expects ? 3 : 2)) {
-      emu_refuse(r, "a state or a count of arrivals");
+    if (!emu_slice_is(r->operands[0].word, "_") || r->operand_count > 3) {
+      emu_refuse(r, "a state");
     }
     const emu_row a = emu_shared_address(r, 1, &offset);
-    const emu_row b = expects ? emu_operand_row(r, 2, 4) : EMU_NO_ROW;
+    const emu_row b = r->operand_count > 2 ? emu_operand_row(r, 2, 4) : EMU_NO_ROW;
     emu_op *op = emu_add_op(r, OP_MBARRIER_ARRIVE);
     op->a = a;
-    op->b = b;
+    *(expects ? &op->b : &op->c) = b;
     op->imm = offset;
   } else if (emu_part_is(r, 1, "expect_tx")) {
     const emu_row a = emu_shared_address(r, 0, &offset), b = emu_operand_row(r, 1, 4);

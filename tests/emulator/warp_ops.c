@@ -424,8 +424,9 @@ void emu_do_use_mbarrier(emu_state *s, const emu_op *op, uint32_t lanes) {
   FEW(lanes, {
     uint64_t *barrier = (uint64_t *)at[i];
     const uint32_t b = op->b != EMU_NO_ROW ? words(s, op->b)[i] : 0;
+    const uint32_t count = op->c != EMU_NO_ROW ? words(s, op->c)[i] : 1;
     must(s, op->code == OP_MBARRIER_INIT     ? emu_mbarrier_init(barrier, b)
-            : op->code == OP_MBARRIER_ARRIVE ? emu_mbarrier_arrive(barrier, 1, b)
+            : op->code == OP_MBARRIER_ARRIVE ? emu_mbarrier_arrive(barrier, count, b)
                                              : emu_mbarrier_arrive(barrier, 0, b));
   })
 }

@@ -8,6 +8,7 @@ the one before ended, so that it can be cut into portions:
     test_times.py measure BEFORE AFTER times.csv --tree build --rounds 3 --seconds 200
     test_times.py table times.csv
 
+With --cases it is the cases of the tests that are compared by name: a test of today may have more.
 BEFORE and AFTER are checkouts whose preset of that tree (build, build-asan, build-tsan) is built.
 Tests with the label `long`, and those named by --without, are left out. Needs ctest.
 """
@@ -36,6 +37,28 @@ def run(folder, test):
     return (float(found[2]), found[1]) if found else (0.0, "unknown")
 
 
+def run_cases(folder, test):
+    """Seconds of each case of one run, a pause from the case before; of tests that have none, of
+    the whole."""
+    process = subprocess.Popen(["ctest", "-V", "-R", "^" + re.escape(test) + "$"], cwd=folder,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                               errors="replace")
+    begin = last = time.monotonic()
+    cases, passed = [], False
+    for line in process.stdout:
+        found = re.search(r"^\d+: \[ *(OK|FAILED|SKIPPED) *\] (\S+)\s*$", line)
+        if found:
+            now = time.monotonic()
+            cases.append((f"{test}/{found[2]}", now - last,
+                          "Passed" if found[1] == "OK" else found[1]))
+            last = now
+        passed = passed or " Passed " in line
+    process.wait()
+    if cases:
+        return cases
+    return [(test, time.monotonic() - begin, "Passed" if passed else "unknown")]
+
+
 def read(path):
     if not os.path.exists(path):
         return []
@@ -58,13 +81,16 @@ def measure(a):
             sides = ["before", "after"] if number % 2 == 0 else ["after", "before"]
             for test in both:
                 for side in sides:
-                    if (a.tree, test, side, str(number)) in done:
+                    if any(d[0] == a.tree and d[1].split("/")[0] == test and
+                           d[2:] == (side, str(number)) for d in done):
                         continue
                     if time.monotonic() > end:
                         print("to be continued")
                         return
-                    seconds, outcome = run(folders[side], test)
-                    out.writerow([a.tree, test, side, number, seconds, outcome])
+                    runs = (run_cases(folders[side], test) if a.cases else
+                            [(test, *run(folders[side], test))])
+                    for name, seconds, outcome in runs:
+                        out.writerow([a.tree, name, side, number, f"{seconds:.2f}", outcome])
                     file.flush()
     print(f"{a.tree}: {len(both)} tests, {a.rounds} rounds: done")
 
@@ -85,7 +111,9 @@ def table(a):
             before = median(rows, tree, test, "before")
             after = median(rows, tree, test, "after")
             if before is None or after is None:
-                refused.append(test)
+                sides = {r["side"] for r in rows if (r["tree"], r["test"]) == (tree, test)}
+                if len(sides) == 2:  # what one tree alone has is no matter here
+                    refused.append(test)
                 continue
             sums = [sums[0] + before, sums[1] + after]
             if max(before, after) > SHOWN_SECONDS:
@@ -109,6 +137,7 @@ def main():
     one.add_argument("--tree", default="build")
     one.add_argument("--rounds", type=int, default=3)
     one.add_argument("--seconds", type=float, default=1e9)
+    one.add_argument("--cases", action="store_true", help="each case of a test by itself")
     one.add_argument("--without", action="append", default=[], help="a regular expression")
     one.set_defaults(call=measure)
     other = commands.add_parser("table")

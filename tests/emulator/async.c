@@ -1,6 +1,6 @@
 // What goes on beside the warps: mbarriers, copies into shared memory and out of it, products of
 // warpgroups. Each of them happens at a moment of its own between the instruction and the wait for
-// it, as chance has it, so that what does not wait sees the difference.
+// it, as chance has it, so that what does not wait sees the difference (docs/log/266).
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 //
 // Who waits without a barrier polls: a poll that finds nothing new, a failed mbarrier or a nanosleep
 // makes its warp sleep for some steps of others. Sleep is a hint: if all sleep, one is woken. So a
-// launch that waits for its host goes on polling, and its clock runs with its steps.
+// launch that waits for its host goes on polling, and its clock runs with its steps (docs/log/265).
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

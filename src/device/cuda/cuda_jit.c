@@ -53,9 +53,7 @@ static mgl_status fetch_log(const mgl_nvrtc *nvrtc, void *program, mgl_text *log
   size_t bytes = 0;
   MGL_TRY(check(nvrtc, nvrtc->log_bytes(program, &bytes), "log size", err));
   char *text = mgl_alloc(bytes + 1);
-  if (text == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a compiler's log");
-  }
+  MGL_TRY(mgl_alloc_check(text, err, "a compiler's log"));
   text[bytes] = 0;
   mgl_status status = check(nvrtc, nvrtc->log(program, text), "log", err);
   if (status == MGL_OK) {
@@ -71,9 +69,7 @@ static mgl_status fetch_cubin(const mgl_nvrtc *nvrtc, void *program, void **out,
                               mgl_error *err) {
   MGL_TRY(check(nvrtc, nvrtc->cubin_bytes(program, out_bytes), "cubin size", err));
   char *cubin = mgl_alloc(*out_bytes);
-  if (cubin == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for device code");
-  }
+  MGL_TRY(mgl_alloc_check(cubin, err, "device code"));
   mgl_status status = check(nvrtc, nvrtc->cubin(program, cubin), "cubin", err);
   if (status != MGL_OK) {
     mgl_free(cubin);

@@ -7,6 +7,7 @@
 #include "kernels/cuda/attend/attend_warps.cuh"
 #include "kernels/cuda/attend/tasks_attend.cuh"
 #include "kernels/cuda/common/experts.cuh"
+#include "kernels/cuda/common/layout.h"
 #include "kernels/cuda/common/trace.cuh"
 #include "kernels/cuda/common/worker.cuh"
 #include "kernels/cuda/custom/tasks_custom.cuh"
@@ -26,33 +27,8 @@
 #include "kernels/cuda/small/tasks_sample.cuh"
 #include "twin/device_run.h"
 
-static_assert(offsetof(mgl_task, cost) == MGL_HOST_BYTES_TASK_COST, "the host's layout");
-static_assert(offsetof(mgl_event, last_task) == MGL_HOST_BYTES_EVENT_LAST, "the host's layout");
-static_assert(offsetof(mgl_protocol, info) == MGL_HOST_BYTES_PROTOCOL_INFO, "the host's layout");
-static_assert(offsetof(mgl_protocol, fault) == MGL_HOST_BYTES_PROTOCOL_FAULT, "the host's layout");
-static_assert(offsetof(mgl_worker_shared, current) == MGL_HOST_BYTES_WORKER_CURRENT,
-              "the host's layout");
-static_assert(offsetof(mgl_cuda_run, stall) == MGL_HOST_BYTES_RUN_STALL, "the host's layout");
-static_assert(offsetof(mgl_cuda_plan, items) == MGL_HOST_BYTES_PLAN_ITEMS, "the host's layout");
-static_assert(sizeof(mgl_task) == MGL_HOST_BYTES_TASK, "the host's layout");
-static_assert(sizeof(mgl_event) == MGL_HOST_BYTES_EVENT, "the host's layout");
-static_assert(sizeof(mgl_queue_slot) == MGL_HOST_BYTES_QUEUE_SLOT, "the host's layout");
-static_assert(sizeof(mgl_queue) == MGL_HOST_BYTES_QUEUE, "the host's layout");
-static_assert(sizeof(mgl_worker_shared) == MGL_HOST_BYTES_WORKER_SHARED, "the host's layout");
-static_assert(sizeof(mgl_protocol) == MGL_HOST_BYTES_PROTOCOL, "the host's layout");
-static_assert(sizeof(mgl_cuda_op) == MGL_HOST_BYTES_OP, "the host's layout");
-static_assert(sizeof(mgl_cuda_step) == MGL_HOST_BYTES_STEP, "the host's layout");
-static_assert(sizeof(mgl_cuda_plan) == MGL_HOST_BYTES_PLAN, "the host's layout");
-static_assert(sizeof(mgl_cuda_sequence) == MGL_HOST_BYTES_SEQUENCE, "the host's layout");
-static_assert(sizeof(mgl_cuda_logprobs) == MGL_HOST_BYTES_LOGPROBS, "the host's layout");
-static_assert(sizeof(mgl_planner_slot) == MGL_HOST_BYTES_PLANNER_SLOT, "the host's layout");
-static_assert(sizeof(mgl_planner_page) == MGL_HOST_BYTES_PLANNER_PAGE, "the host's layout");
-static_assert(sizeof(mgl_planner) == MGL_HOST_BYTES_PLANNER, "the host's layout");
-static_assert(sizeof(mgl_feed) == MGL_HOST_BYTES_FEED, "the host's layout");
-static_assert(sizeof(mgl_feed_command) == MGL_HOST_BYTES_FEED_COMMAND, "the host's layout");
-static_assert(sizeof(mgl_feed_iteration) == MGL_HOST_BYTES_FEED_ITERATION, "the host's layout");
-static_assert(sizeof(mgl_cuda_trace) == MGL_HOST_BYTES_TRACE, "the host's layout");
-static_assert(sizeof(mgl_cuda_run) == MGL_HOST_BYTES_RUN, "the host's layout");
+#define MGL_LAYOUT_RUN MGL_SAME_LAYOUT
+#include "twin/layout.def"
 
 // A task's code as a function of its own, so that its registers do not spill for others. What a
 // consumer keeps between tasks goes in and out as numbers: a structure behind a pointer would live

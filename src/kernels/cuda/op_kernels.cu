@@ -18,6 +18,7 @@
 #define MGL_KERNEL_PER_OP 1
 
 #include "kernels/cuda/attend/op_attend.cuh"
+#include "kernels/cuda/common/layout.h"
 #include "kernels/cuda/common/worker.cuh"
 #include "kernels/cuda/linear/op_linear_one.cuh"
 #include "kernels/cuda/linear/tasks_linear.cuh"
@@ -29,10 +30,9 @@
 #include "twin/op_launch.h"
 #include "twin/variant.h"
 
-static_assert(sizeof(mgl_cuda_op_launch) == MGL_HOST_BYTES_OP_LAUNCH, "the host's layout");
-static_assert(sizeof(mgl_cuda_plan) == MGL_HOST_BYTES_PLAN, "the host's layout");
-static_assert(sizeof(mgl_cuda_sequence) == MGL_HOST_BYTES_SEQUENCE, "the host's layout");
-static_assert(sizeof(mgl_cuda_run) == MGL_HOST_BYTES_RUN, "the host's layout");
+#define MGL_LAYOUT_RUN MGL_SAME_LAYOUT
+#define MGL_LAYOUT_LAUNCH MGL_SAME_LAYOUT
+#include "twin/layout.def"
 
 static_assert(MGL_OP_SCRATCH_ONE == MGL_OP_ONE_X_AT && MGL_OP_SCRATCH_EIGHT == MGL_LINEAR_NORM_AT &&
                   MGL_OP_SCRATCH_MAX_NORM == MGL_LINEAR_NORM_MAX,

@@ -1,6 +1,7 @@
 // The megakernel of the wide class: iterations of up to 2048 tokens, one a launch, one block per
 // SM, all resident (wide_run.h).
 #include "kernels/cuda/attend/wide_attend.cuh"
+#include "kernels/cuda/common/layout.h"
 #include "kernels/cuda/linear/wide_linear.cuh"
 #include "kernels/cuda/roles/wide_ranks.cuh"
 #include "kernels/cuda/roles/wide_worker.cuh"
@@ -9,15 +10,8 @@
 #include "kernels/cuda/small/wide_tasks.cuh"
 #include "twin/wide_run.h"
 
-#ifdef MGL_HOST_BYTES_WIDE_RUN  // else not compiled by cuda_jit.c
-static_assert(sizeof(mgl_wide_run) == MGL_HOST_BYTES_WIDE_RUN, "the host's layout");
-static_assert(sizeof(mgl_wide_op) == MGL_HOST_BYTES_WIDE_OP, "the host's layout");
-static_assert(sizeof(mgl_cuda_step) == MGL_HOST_BYTES_STEP, "the host's layout");
-static_assert(offsetof(mgl_wide_run, fault) == MGL_HOST_BYTES_WIDE_FAULT, "the host's layout");
-static_assert(offsetof(mgl_wide_plan, logit_rows) == MGL_HOST_BYTES_WIDE_LOGIT_ROWS,
-              "the host's layout");
-static_assert(offsetof(mgl_wide_work, items) == MGL_HOST_BYTES_WIDE_ITEMS, "the host's layout");
-#endif
+#define MGL_LAYOUT_WIDE MGL_SAME_LAYOUT
+#include "twin/layout.def"
 
 enum {
   // Threads start with 168 registers each, and hand them round: 256 threads * 224 + 128 * 56 are as

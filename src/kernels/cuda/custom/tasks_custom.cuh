@@ -11,6 +11,7 @@
 #ifndef MGL_KERNELS_CUDA_CUSTOM_TASKS_CUSTOM_CUH
 #define MGL_KERNELS_CUDA_CUSTOM_TASKS_CUSTOM_CUH
 
+#include "kernels/cuda/common/layout.h"
 #include "kernels/cuda/common/worker.cuh"
 #include "kernels/cuda/custom/custom_tiles.cuh"
 #include "kernels/cuda/linear/logit_row.cuh"
@@ -18,7 +19,8 @@
 
 #ifdef MGL_CUSTOM_OP
 
-static_assert(sizeof(mgl_custom_launch) == MGL_HOST_BYTES_CUSTOM_LAUNCH, "the host's layout");
+#define MGL_LAYOUT_CUSTOM MGL_SAME_LAYOUT
+#include "twin/layout.def"
 static_assert((int)MGL_CUSTOM_THREADS == (int)MGL_CUDA_CONSUMERS, "a source counts on as many");
 
 struct mgl_custom_dims {

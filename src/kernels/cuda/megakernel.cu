@@ -37,13 +37,7 @@ template <void (*task)(mgl_worker *)>
 static __device__ __noinline__ uint32_t mgl_call(mgl_cuda_run *run, mgl_block *block,
                                                  uint32_t state) {
   mgl_worker w;
-  w.run = run;
-  w.block = block;
-  w.scratch = (uint8_t *)block + MGL_CUDA_BLOCK_BYTES;
-  w.pages = w.scratch + MGL_CUDA_SCRATCH_BYTES;
-  w.thread = threadIdx.x;
-  w.warp = threadIdx.x / 32;
-  w.lane = threadIdx.x % 32;
+  mgl_worker_enter(&w, run, block, MGL_CUDA_SCRATCH_BYTES);
   w.slot = state & 1;
   w.slot_parity = state >> 1 & 1;
   w.page = state >> 8;
@@ -98,11 +92,7 @@ static __device__ __forceinline__ void mgl_task_nothing(mgl_worker *w) {
     if (w->lane == 0) {
       mgl_mbarrier_arrive(&w->block->page_free[w->page]);
     }
-    w->page++;
-    if (w->page == w->page_count) {
-      w->page = 0;
-      w->page_parity ^= 1;
-    }
+    mgl_next_page(w);
   }
 }
 
@@ -183,10 +173,7 @@ static __device__ void mgl_block_init(const mgl_cuda_run *run, mgl_block *block)
     mgl_mbarrier_init(&block->done[i], MGL_CUDA_CONSUMER_WARPS);
     mgl_mbarrier_init(&block->stored[i], 1);
   }
-  for (uint32_t i = 0; i < pages; i++) {
-    mgl_mbarrier_init(&block->page_full[i], MGL_LOADER_LANES);
-    mgl_mbarrier_init(&block->page_free[i], MGL_CUDA_CONSUMER_WARPS);
-  }
+  mgl_init_pages(block, pages);
   block->page_count = (uint16_t)pages;
   block->debug = run->delay != 0 || run->injection != MGL_INJECT_NONE ? 1 : 0;
   block->activated = 0;
@@ -197,9 +184,7 @@ static __device__ void mgl_block_init(const mgl_cuda_run *run, mgl_block *block)
   }
   block->heard = 0;
   block->stop = 0;
-#if MGL_TARGET_COPIES
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");  // the copy engine sees them
-#endif
+  mgl_mbarriers_made();
 }
 
 enum {
@@ -208,19 +193,6 @@ enum {
   MGL_CONSUMER_REGISTERS = 208,
   MGL_ROLE_REGISTERS = 88,
 };
-
-// Moves registers between warpgroups, where the hardware can: consumers need more than the other
-// roles. Whole warpgroups call it.
-template <int registers, bool more>
-static __device__ __forceinline__ void mgl_set_registers() {
-#if MGL_TARGET_COPIES
-  if (more) {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
-  } else {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
-  }
-#endif
-}
 
 extern "C" __global__ void __launch_bounds__(MGL_CUDA_THREADS, 1)
     mgl_megakernel(mgl_cuda_run *run) {

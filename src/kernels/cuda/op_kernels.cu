@@ -99,18 +99,8 @@ static __device__ __forceinline__ void mgl_fill_slot(const mgl_cuda_op_launch &l
 }
 
 static __device__ __forceinline__ mgl_worker mgl_make_worker(const mgl_cuda_op_launch &launch) {
-  mgl_worker w;
-  w.run = launch.run;
-  w.block = (mgl_block *)mgl_memory;
-  w.scratch = mgl_memory + MGL_CUDA_BLOCK_BYTES;
-  w.pages = w.scratch + launch.scratch_bytes;
-  w.thread = threadIdx.x;
-  w.warp = threadIdx.x / 32;
-  w.lane = threadIdx.x % 32;
-  w.slot = 0;
-  w.slot_parity = 0;
-  w.page = 0;
-  w.page_parity = 0;
+  mgl_worker w = {};
+  mgl_worker_enter(&w, launch.run, (mgl_block *)mgl_memory, launch.scratch_bytes);
   w.page_count = launch.page_count;
   return w;
 }
@@ -219,16 +209,6 @@ static __device__ __forceinline__ mgl_load mgl_load_of(const mgl_cuda_op_launch 
   return load;
 }
 
-static __device__ __forceinline__ void mgl_init_pages(mgl_block *block, uint32_t pages) {
-  for (uint32_t i = 0; i < pages; i++) {
-    mgl_mbarrier_init(&block->page_full[i], MGL_LOADER_LANES);
-    mgl_mbarrier_init(&block->page_free[i], MGL_CUDA_CONSUMER_WARPS);
-  }
-#if MGL_TARGET_COPIES
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");  // the copy engine sees them
-#endif
-}
-
 // Waits until the next page may be loaded. Meanwhile, while the kernels before still compute,
 // brings pages behind the ring into the L2, a page at a time: what those kernels wait for must not
 // queue behind them. False: there is nothing to compute. One lane.
@@ -280,8 +260,7 @@ static __device__ __forceinline__ void mgl_load_op(const mgl_cuda_op_launch &lau
       }
       mgl_page_load(l.pages_at + l.page * MGL_CUDA_PAGE_BYTES, from, bytes,
                     mgl_loader_full(&l, l.page));
-      mgl_ring_next(&l, &l.page, &l.parity);
-      l.in_flight++;
+      mgl_load_ends(&l);
     }
     while (mgl_loader_looks() && l.in_flight > 0) {  // no block ends with copies on their way
       mgl_loader_look(&l);
@@ -307,6 +286,7 @@ static __device__ __forceinline__ void mgl_op_linear(const mgl_cuda_op_launch &l
     mgl_fill_slot(launch, block);
   } else if (threadIdx.x == MGL_CUDA_CONSUMERS) {
     mgl_init_pages(block, launch.page_count);
+    mgl_mbarriers_made();
     mgl_let_next_come();
   }
   __syncthreads();

@@ -54,16 +54,6 @@ static __device__ __forceinline__ void mgl_wide_run_task(mgl_wide_worker *w,
 
 #if MGL_TARGET_WGMMA
 
-// Moves registers between warpgroups.
-template <int registers, bool more>
-static __device__ __forceinline__ void mgl_wide_set_registers() {
-  if (more) {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
-  } else {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
-  }
-}
-
 // Tasks in the order of the list.
 static __device__ __forceinline__ void mgl_wide_consume(mgl_wide_worker *w) {
   while (mgl_wide_wait(w, &w->block->go[w->slot], w->parity)) {
@@ -95,16 +85,16 @@ static __device__ void mgl_wide_block_init(mgl_wide_block *block) {
   for (uint32_t i = 0; i < MGL_WIDE_BOUNCES; i++) {
     mgl_mbarrier_init(&block->bounced[i], 1);
   }
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");  // the copy engine sees them
+  mgl_mbarriers_made();
 }
 
 // A warp's part in the block's list.
 static __device__ __forceinline__ void mgl_wide_walk(mgl_wide_worker *w) {
   if (w->warp < MGL_WIDE_CONSUMER_WARPS) {
-    mgl_wide_set_registers<MGL_WIDE_CONSUMER_REGISTERS, true>();
+    mgl_set_registers<MGL_WIDE_CONSUMER_REGISTERS, true>();
     mgl_wide_consume(w);
   } else {
-    mgl_wide_set_registers<MGL_WIDE_SERVICE_REGISTERS, false>();
+    mgl_set_registers<MGL_WIDE_SERVICE_REGISTERS, false>();
     if (w->warp == MGL_WIDE_CONSUMER_WARPS) {
       mgl_wide_produce(w);
     } else if (w->warp == MGL_WIDE_CONSUMER_WARPS + 1) {

@@ -57,6 +57,10 @@ static __device__ __forceinline__ void mgl_wgmma_arrived(float (&d)[columns][4])
 #define MGL_N1 MGL_N0 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define MGL_N2 MGL_N1 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define MGL_N3 MGL_N2 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define MGL_N7 MGL_N3 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79" \
+  ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95" \
+  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
+  ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define MGL_WGMMA(columns, n, names, a0, a1, a2, a3, b_name, add_name, ...)                                     \
   static __device__ __forceinline__ void mgl_wgmma_columns(float (&d)[columns][4], const uint32_t (&a)[4],      \
                                                            uint64_t b, uint32_t add) {                          \
@@ -70,12 +74,15 @@ MGL_WGMMA(4, "32", MGL_N0, "%16", "%17", "%18", "%19", "%20", "%21", MGL_D4(0))
 MGL_WGMMA(8, "64", MGL_N1, "%32", "%33", "%34", "%35", "%36", "%37", MGL_D4(0), MGL_D4(4))
 MGL_WGMMA(12, "96", MGL_N2, "%48", "%49", "%50", "%51", "%52", "%53", MGL_D4(0), MGL_D4(4), MGL_D4(8))
 MGL_WGMMA(16, "128", MGL_N3, "%64", "%65", "%66", "%67", "%68", "%69", MGL_D4(0), MGL_D4(4), MGL_D4(8), MGL_D4(12))
+MGL_WGMMA(32, "256", MGL_N7, "%128", "%129", "%130", "%131", "%132", "%133", MGL_D4(0), MGL_D4(4), MGL_D4(8), MGL_D4(12),
+          MGL_D4(16), MGL_D4(20), MGL_D4(24), MGL_D4(28))
 #undef MGL_D
 #undef MGL_D4
 #undef MGL_N0
 #undef MGL_N1
 #undef MGL_N2
 #undef MGL_N3
+#undef MGL_N7
 #undef MGL_WGMMA
 // clang-format on
 

@@ -12,6 +12,7 @@
 #ifndef MGL_KERNELS_CUDA_COMMON_WORKER_CUH
 #define MGL_KERNELS_CUDA_COMMON_WORKER_CUH
 
+#include "kernels/cuda/common/mma.cuh"
 #include "kernels/cuda/common/target.h"
 #include "twin/device_run.h"
 
@@ -132,6 +133,19 @@ static __device__ __forceinline__ uint32_t mgl_shared_address(const void *pointe
   return (uint32_t)__cvta_generic_to_shared(pointer);
 }
 
+// Moves registers between warpgroups, where the hardware can: consumers need more than the other
+// roles. Whole warpgroups call it.
+template <int registers, bool more>
+static __device__ __forceinline__ void mgl_set_registers() {
+#if MGL_TARGET_COPIES
+  if (more) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
+  } else {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
+  }
+#endif
+}
+
 // A number that the compiler keeps in a register instead of making it anew at each use.
 static __device__ __forceinline__ uint32_t mgl_kept(uint32_t value) {
   asm volatile("" : "+r"(value));
@@ -157,6 +171,13 @@ static __device__ __forceinline__ void mgl_mbarrier_init(uint64_t *barrier, uint
                : "memory");
 }
 
+// Behind the last one: the copy engine sees them.
+static __device__ __forceinline__ void mgl_mbarriers_made() {
+#if MGL_TARGET_COPIES
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+
 // (Functions that end in _at take addresses in shared memory, which fit into one register.)
 static __device__ __forceinline__ void mgl_mbarrier_arrive_at(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
@@ -166,17 +187,19 @@ static __device__ __forceinline__ void mgl_mbarrier_arrive(uint64_t *barrier) {
   mgl_mbarrier_arrive_at(mgl_shared_address(barrier));
 }
 
+// Returns what an mbarrier answers.
+#define MGL_MBARRIER_ASK(question, operands, ...)                                            \
+  uint32_t done;                                                                             \
+  asm volatile("{\n.reg .pred p;\nmbarrier." question ".parity.shared::cta.b64 p, " operands \
+               ";\nselp.u32 %0, 1, 0, p;\n}"                                                 \
+               : "=r"(done)                                                                  \
+               : __VA_ARGS__                                                                 \
+               : "memory");                                                                  \
+  return done != 0
+
 // True if the phase of that parity has ended.
 static __device__ __forceinline__ bool mgl_mbarrier_test_at(uint32_t barrier, uint32_t parity) {
-  uint32_t done;
-  asm volatile(
-      "{\n.reg .pred p;\n"
-      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, p;\n}"
-      : "=r"(done)
-      : "r"(barrier), "r"(parity)
-      : "memory");
-  return done != 0;
+  MGL_MBARRIER_ASK("test_wait", "[%1], %2", "r"(barrier), "r"(parity));
 }
 
 static __device__ __forceinline__ bool mgl_mbarrier_test(uint64_t *barrier, uint32_t parity) {
@@ -187,15 +210,7 @@ static __device__ __forceinline__ bool mgl_mbarrier_test(uint64_t *barrier, uint
 // first.
 static __device__ __forceinline__ bool mgl_mbarrier_try_at(uint32_t barrier, uint32_t parity) {
 #if MGL_TARGET_COPIES
-  uint32_t done;
-  asm volatile(
-      "{\n.reg .pred p;\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, p;\n}"
-      : "=r"(done)
-      : "r"(barrier), "r"(parity)
-      : "memory");
-  return done != 0;
+  MGL_MBARRIER_ASK("try_wait", "[%1], %2", "r"(barrier), "r"(parity));
 #else
   return mgl_mbarrier_test_at(barrier, parity);
 #endif
@@ -210,15 +225,8 @@ static __device__ __forceinline__ bool mgl_mbarrier_try(uint64_t *barrier, uint3
 static __device__ __forceinline__ bool mgl_mbarrier_try_briefly(uint64_t *barrier,
                                                                 uint32_t parity) {
 #if MGL_TARGET_COPIES
-  uint32_t done;
-  asm volatile(
-      "{\n.reg .pred p;\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2, %3;\n"
-      "selp.u32 %0, 1, 0, p;\n}"
-      : "=r"(done)
-      : "r"(mgl_shared_address(barrier)), "r"(parity), "r"(1000)
-      : "memory");
-  return done != 0;
+  MGL_MBARRIER_ASK("try_wait", "[%1], %2, %3", "r"(mgl_shared_address(barrier)), "r"(parity),
+                   "r"(1000));
 #else
   return mgl_mbarrier_test(barrier, parity);
 #endif
@@ -251,6 +259,33 @@ static __device__ __forceinline__ bool mgl_mbarrier_wait_or_stop(mgl_block *bloc
   return true;
 }
 
+// Before copies by the copy engine: an arrival, and so many bytes will come.
+static __device__ __forceinline__ void mgl_mbarrier_expect_at(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+
+// A bulk copy into shared memory, whose bytes count for the mbarrier `full`.
+static __device__ __forceinline__ void mgl_bulk_copy_at(uint32_t to, const void *from,
+                                                        uint32_t bytes, uint32_t full) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(full)
+      : "memory");
+}
+
+// The same by a policy for the L2.
+static __device__ __forceinline__ void mgl_bulk_copy_by(uint64_t policy, uint32_t to,
+                                                        const void *from, uint32_t bytes,
+                                                        uint32_t full) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1], %2, [%3], %4;" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(full), "l"(policy)
+      : "memory");
+}
+
 // --- what a task function gets -------------------------------------------------------------------
 
 // A consumer thread's view of its block and of the task that it runs.
@@ -267,6 +302,18 @@ struct mgl_worker {
   uint32_t page_parity;  // phase of its page_full
   uint32_t page_count;
 };
+
+// Where a consumer is, in a block whose pages lie behind so many bytes of scratch.
+static __device__ __forceinline__ void mgl_worker_enter(mgl_worker *w, mgl_cuda_run *run,
+                                                        mgl_block *block, uint32_t scratch_bytes) {
+  w->run = run;
+  w->block = block;
+  w->scratch = (uint8_t *)block + MGL_CUDA_BLOCK_BYTES;
+  w->pages = w->scratch + scratch_bytes;
+  w->thread = threadIdx.x;
+  w->warp = threadIdx.x / 32;
+  w->lane = threadIdx.x % 32;
+}
 
 static __device__ __forceinline__ const mgl_slot *mgl_task_slot(const mgl_worker *w) {
   return &w->block->slots[w->slot];
@@ -402,6 +449,14 @@ static __device__ __forceinline__ void mgl_page_wait(const mgl_worker *w) {
   mgl_page_wait_at(w, mgl_shared_address(&w->block->page_full[w->page]), w->page_parity);
 }
 
+static __device__ __forceinline__ void mgl_next_page(mgl_worker *w) {
+  w->page++;
+  if (w->page == w->page_count) {
+    w->page = 0;
+    w->page_parity ^= 1;
+  }
+}
+
 // --- warps and numbers ---------------------------------------------------------------------------
 
 static __device__ __forceinline__ float mgl_warp_sum(float value) {
@@ -439,17 +494,9 @@ static __device__ __forceinline__ uint32_t mgl_pack_bf16(float low, float high) 
   return packed;
 }
 
-// d += a b, a 16 x 16 (rows x k), b 16 x 8 (k x columns), bf16 with f32 sums. Lane 4 g + t holds of
-// a: rows g and g + 8, k pairs (2t, 2t + 1) and (2t + 8, 2t + 9), in the order (g, low), (g + 8,
-// low), (g, high), (g + 8, high); of b: column g, the same k pairs; of d: rows g (0, 1) and g + 8
-// (2, 3), columns 2t and 2t + 1. (PTX ISA, mma.m16n8k16.)
-static __device__ __forceinline__ void mgl_mma(float d[4], const uint32_t a[4], uint32_t b0,
-                                               uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+// gate / (1 + exp(-gate)) * up, within a few units in the last place: it is rounded to bf16.
+static __device__ __forceinline__ float mgl_silu_mul(float gate, float up) {
+  return __fdividef(gate, 1.0f + __expf(-gate)) * up;
 }
 
 // 16 bytes that another SM may have written in this launch, or writes now: through the L2, never
@@ -530,6 +577,11 @@ static __device__ __forceinline__ float mgl_load_l2_float(const void *address) {
   return __uint_as_float(mgl_load_l2_word(address));
 }
 
+static __device__ __forceinline__ float4 mgl_floats_of(uint4 v) {
+  return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z),
+                     __uint_as_float(v.w));
+}
+
 static __device__ __forceinline__ uint4 mgl_load_shared(uint32_t address) {
   uint4 v;
   asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -539,9 +591,23 @@ static __device__ __forceinline__ uint4 mgl_load_shared(uint32_t address) {
   return v;
 }
 
+static __device__ __forceinline__ void mgl_load_shared_words(uint32_t address, uint32_t *out) {
+  const uint4 v = mgl_load_shared(address);
+  out[0] = v.x;
+  out[1] = v.y;
+  out[2] = v.z;
+  out[3] = v.w;
+}
+
 static __device__ __forceinline__ void mgl_store_shared(uint32_t address, float4 v) {
   asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(address), "f"(v.x), "f"(v.y), "f"(v.z),
                "f"(v.w)
+               : "memory");
+}
+
+static __device__ __forceinline__ void mgl_store_shared_quad(uint32_t address, uint4 v) {
+  asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z),
+               "r"(v.w)
                : "memory");
 }
 

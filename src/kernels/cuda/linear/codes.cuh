@@ -295,32 +295,6 @@ static __device__ __forceinline__ int mgl_sum_pieces(uint32_t a, uint32_t b, int
 
 // --- products ------------------------------------------------------------------------------------
 
-// d = a b, or d += a b, as mgl_mma, of f16.
-template <bool FIRST>
-static __device__ __forceinline__ void mgl_mma_f16(float d[4], const uint32_t a[4], uint32_t b0,
-                                                   uint32_t b1) {
-  if (FIRST) {
-    d[0] = d[1] = d[2] = d[3] = 0;
-  }
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-// Of bytes: a 16 x 32, b 32 x 8. Lane 4 g + t holds of a: rows g and g + 8, k 4t to 4t + 3 and 4t +
-// 16 to 4t + 19, in the order (g, low), (g + 8, low), (g, high), (g + 8, high); of b: column g, the
-// same k; of d as mgl_mma. (PTX ISA, mma.m16n8k32.)
-static __device__ __forceinline__ void mgl_mma_s8(int d[4], const uint32_t a[4], uint32_t b0,
-                                                  uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 // A sum of whole products, from its two pieces.
 static __device__ __forceinline__ float mgl_whole_sum(int upper, int lower) {
   return (float)(upper * 256 + lower);

@@ -58,7 +58,7 @@ static __device__ __forceinline__ void mgl_experts_finish(const mgl_worker *w, c
                                                           uint32_t row, const mgl_one_output *o,
                                                           const float *partial) {
   bool mute = mgl_task_is_mute(w);
-  float value = mgl_one_total(partial + w->thread);
+  float value = mgl_sum_of_warps<MGL_ONE_WARP_FLOATS>(partial + w->thread);
   if (UP) {
     value *= mgl_linear_factor<MGL_ONE_SUMS_AT>(w, l, 0);
     float up = __shfl_down_sync(0xffffffffu, value, MGL_CUDA_HALF_ROWS);
@@ -233,18 +233,15 @@ static __device__ __forceinline__ bool mgl_experts_coded_row(mgl_worker *w, mgl_
   return true;
 }
 
+// UP: gate and up; else down.
 template <bool UP, mgl_packing P>
-static __device__ __forceinline__ void mgl_experts_one_by_one(mgl_worker *w) {
+static __device__ __forceinline__ void mgl_task_experts(mgl_worker *w) {
   const mgl_slot *slot = mgl_task_slot(w);
   mgl_linear l;
   mgl_one_norm norm;
   mgl_linear_init(w, slot, mgl_linear_rows(slot), true, &l);
-  if (P != MGL_PACKING_BF16) {
-    l.page_at = mgl_shared_address(w->pages);
-    l.share = mgl_find_share<P>(w, &slot->op);
-    l.panel_bytes = mgl_op_panel_bytes(&slot->op);
-    l.pages = mgl_kept(l.pages);
-  }
+  mgl_linear_find_share<P>(w, slot, &l);
+  l.pages = P != MGL_PACKING_BF16 ? mgl_kept(l.pages) : l.pages;
   if (UP) {
     mgl_one_load_norm<P>(w, &l, &norm);
   }
@@ -268,12 +265,6 @@ static __device__ __forceinline__ void mgl_experts_one_by_one(mgl_worker *w) {
   mgl_experts_open_rest<UP>(w, &l);
 }
 
-// UP: gate and up; else down.
-template <bool UP, mgl_packing P>
-static __device__ __forceinline__ void mgl_task_experts(mgl_worker *w) {
-  mgl_experts_one_by_one<UP, P>(w);
-}
-
 // Of codes, slices of a row of all slots must not go over the end of an expert's.
 template <bool UP, mgl_packing P>
 static __device__ __forceinline__ void mgl_task_experts_rows(mgl_worker *w) {
@@ -281,7 +272,7 @@ static __device__ __forceinline__ void mgl_task_experts_rows(mgl_worker *w) {
                 (P == MGL_PACKING_BF16 || MGL_EXPERT_FEATURES % MGL_SHARE_K == 0)) {
     mgl_experts_by_hits<UP, P>(w);
   } else {
-    mgl_experts_one_by_one<UP, P>(w);
+    mgl_task_experts<UP, P>(w);
   }
 }
 

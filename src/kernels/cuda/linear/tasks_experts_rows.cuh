@@ -110,12 +110,7 @@ static __device__ __forceinline__ float mgl_hit_total(const mgl_worker *w, uint3
   const float *partial =
       (const float *)(w->scratch + (buffer != 0 ? shape::SECOND_AT : 0)) +
       mgl_rows_place<TILES>(w->thread / MGL_CUDA_BLOCK_ROWS, w->thread % MGL_CUDA_BLOCK_ROWS);
-  float total = 0;
-#pragma unroll
-  for (uint32_t warp = 0; warp < MGL_CUDA_CONSUMER_WARPS; warp++) {
-    total += partial[warp * shape::FLOATS];
-  }
-  return total;
+  return mgl_sum_of_warps<shape::FLOATS>(partial);
 }
 
 // A page is in registers: the loader may fill it again.
@@ -125,9 +120,7 @@ static __device__ __forceinline__ void mgl_hit_release(mgl_worker *w, uint32_t a
   if (w->lane == 0) {
     mgl_mbarrier_arrive_at(released);
   }
-  const uint32_t after = mgl_rows_second(w);
-  w->page_parity ^= after == 0 ? 1 : 0;
-  w->page = after;
+  mgl_rows_next_page(w);
 }
 
 // A share of codes times a group's columns, added to sums.
@@ -497,11 +490,7 @@ static __device__ __forceinline__ void mgl_experts_by_hits(mgl_worker *w) {
   mgl_linear l;
   mgl_linear_init(w, slot, mgl_linear_rows(slot), true, &l);
   l.normed = UP;
-  if constexpr (P != MGL_PACKING_BF16) {
-    l.page_at = mgl_shared_address(w->pages);
-    l.share = mgl_find_share<P>(w, &slot->op);
-    l.panel_bytes = mgl_op_panel_bytes(&slot->op);
-  }
+  mgl_linear_find_share<P>(w, slot, &l);
   if (UP) {
     mgl_rows_fetch_norm<P>(w, &l);
   }

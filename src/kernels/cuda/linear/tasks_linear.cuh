@@ -136,12 +136,8 @@ static __device__ __forceinline__ void mgl_linear_fetch_norm(const mgl_worker *w
 static __device__ __forceinline__ void mgl_linear_norm(const mgl_linear *l, uint32_t e,
                                                        float4 w[2]) {
   if (l->norm_at != 0) {
-    uint4 low = mgl_load_shared(l->norm_at + e * sizeof(float));
-    uint4 high = mgl_load_shared(l->norm_at + (e + 4) * sizeof(float));
-    w[0] = make_float4(__uint_as_float(low.x), __uint_as_float(low.y), __uint_as_float(low.z),
-                       __uint_as_float(low.w));
-    w[1] = make_float4(__uint_as_float(high.x), __uint_as_float(high.y), __uint_as_float(high.z),
-                       __uint_as_float(high.w));
+    w[0] = mgl_floats_of(mgl_load_shared(l->norm_at + e * sizeof(float)));
+    w[1] = mgl_floats_of(mgl_load_shared(l->norm_at + (e + 4) * sizeof(float)));
     return;
   }
   w[0] = __ldg((const float4 *)(l->norm + e));
@@ -300,8 +296,17 @@ static __device__ __forceinline__ uint32_t mgl_loads_arrived(const uint4 loaded[
   return (loaded[0].x ^ loaded[1].x ^ loaded[2].x ^ loaded[3].x) & zero;
 }
 
-// This warp's weights of the next page of the ring, a k-step's operand each. Once they are in
-// registers the loader may fill the page again.
+// This warp's weights of a whole page, a k-step's operand each.
+static __device__ __forceinline__ void mgl_linear_read(const mgl_linear *l, uint32_t page,
+                                                       uint4 weights[MGL_LINEAR_STEPS]) {
+#pragma unroll
+  for (int step = 0; step < MGL_LINEAR_STEPS; step++) {
+    weights[step] = mgl_load_shared(l->page_at + page * MGL_PAGE_BYTES + step * 512);
+  }
+}
+
+// The same of the next page of the ring. Once they are in registers the loader may fill the page
+// again.
 template <bool FULL>
 static __device__ __forceinline__ void mgl_linear_weights(mgl_worker *w, const mgl_linear *l,
                                                           uint32_t page_bytes,
@@ -323,11 +328,7 @@ static __device__ __forceinline__ void mgl_linear_weights(mgl_worker *w, const m
   if (w->lane == 0) {
     mgl_mbarrier_arrive_at(released);
   }
-  w->page++;
-  if (w->page == w->page_count) {
-    w->page = 0;
-    w->page_parity ^= 1;
-  }
+  mgl_next_page(w);
 }
 
 // One page of one row block. The products do not wait for each other.
@@ -405,16 +406,21 @@ static __device__ __forceinline__ void mgl_linear_outputs(
   }
 }
 
-// The warps' sums of one output, in their order; `at` is its place in a warp's part.
-template <typename shape>
-static __device__ __forceinline__ float mgl_linear_total(const mgl_worker *w, uint32_t at) {
-  const float *partial = (const float *)w->scratch + at;
+// The warps' sums, which lie `stride` apart, in their order.
+template <int stride>
+static __device__ __forceinline__ float mgl_sum_of_warps(const float *at) {
   float total = 0;
 #pragma unroll
   for (uint32_t warp = 0; warp < MGL_CUDA_CONSUMER_WARPS; warp++) {
-    total += partial[warp * shape::WARP_FLOATS];
+    total += at[warp * stride];
   }
   return total;
+}
+
+// Of one output; `at` is its place in a warp's part.
+template <typename shape>
+static __device__ __forceinline__ float mgl_linear_total(const mgl_worker *w, uint32_t at) {
+  return mgl_sum_of_warps<shape::WARP_FLOATS>((const float *)w->scratch + at);
 }
 
 // 1 / sqrt(mean(x^2) + eps) of a token, or 1. sums_at: where the shape has its sums of squares.
@@ -424,12 +430,7 @@ static __device__ __forceinline__ float mgl_linear_factor(const mgl_worker *w, c
   if (!l->normed) {
     return 1;
   }
-  const float *squares = (const float *)(w->scratch + sums_at) + token;
-  float sum = 0;
-#pragma unroll
-  for (uint32_t warp = 0; warp < MGL_CUDA_CONSUMER_WARPS; warp++) {
-    sum += squares[warp * 32];
-  }
+  const float sum = mgl_sum_of_warps<32>((const float *)(w->scratch + sums_at) + token);
   return rsqrtf(__fmaf_rn(sum, l->inverse_k, l->op->eps));  // within 2 units in the last place
 }
 
@@ -443,11 +444,6 @@ static __device__ __forceinline__ float mgl_linear_addend(const mgl_worker *w, c
     }
   }
   return addend;
-}
-
-// gate / (1 + exp(-gate)) * up, within a few units in the last place: it is rounded to bf16.
-static __device__ __forceinline__ float mgl_silu_mul(float gate, float up) {
-  return __fdividef(gate, 1.0f + __expf(-gate)) * up;
 }
 
 // Writes outputs of gate_up, where two neighbouring columns are a word. All lanes of a warp call
@@ -698,6 +694,17 @@ static __device__ __forceinline__ void mgl_linear_init(const mgl_worker *w, cons
   l->normed = (slot->op.flags & MGL_CUDA_X_NORMED) != 0;
   l->rows = rows;
   l->first_row = 0;
+}
+
+// Where a warp finds its share of panels of codes.
+template <mgl_packing P>
+static __device__ __forceinline__ void mgl_linear_find_share(const mgl_worker *w,
+                                                             const mgl_slot *slot, mgl_linear *l) {
+  if constexpr (P != MGL_PACKING_BF16) {
+    l->page_at = mgl_shared_address(w->pages);
+    l->share = mgl_find_share<P>(w, &slot->op);
+    l->panel_bytes = mgl_op_panel_bytes(&slot->op);
+  }
 }
 
 // Row blocks [begin, end) of the slot, for all rows of the iteration, in one of the shapes. FULL: k

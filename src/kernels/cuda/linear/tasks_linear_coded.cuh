@@ -428,9 +428,7 @@ static __device__ __forceinline__ void mgl_task_linear_coded(mgl_worker *w) {
   mgl_one_output output;
   mgl_one_batch_of(&l, begin, end);
   mgl_one_aim(w, &l, &output);
-  l.page_at = mgl_shared_address(w->pages);
-  l.share = mgl_find_share<P>(w, &slot->op);
-  l.panel_bytes = mgl_op_panel_bytes(&slot->op);
+  mgl_linear_find_share<P>(w, slot, &l);
   l.pages = mgl_kept(l.pages);
   mgl_coded_ring ring = {w->page, w->page_parity, 0, 0, 0, 0, false};
   ring.left =

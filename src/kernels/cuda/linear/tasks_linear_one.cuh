@@ -242,14 +242,6 @@ static __device__ __forceinline__ uint32_t mgl_one_barrier(const mgl_worker *w, 
          (uint32_t)offsetof(mgl_block, page_full) + page * (uint32_t)sizeof(uint64_t);
 }
 
-static __device__ __forceinline__ void mgl_one_read(const mgl_linear *l, uint32_t page,
-                                                    mgl_one_page<MGL_PACKING_BF16> *out) {
-#pragma unroll
-  for (int step = 0; step < MGL_LINEAR_STEPS; step++) {
-    out->v[step] = mgl_load_shared(l->page_at + page * MGL_PAGE_BYTES + step * 512);
-  }
-}
-
 // The task's first pages, into registers, as soon as they are there and the task may run (of fewer
 // pages than MGL_ONE_AHEAD the last ones are whatever lies in the ring). Each lane waits for one
 // mbarrier, and each lane releases one page. False: the run has stopped before.
@@ -276,7 +268,7 @@ static __device__ __forceinline__ bool mgl_one_load_first(const mgl_worker *w, c
 #pragma unroll
   for (uint32_t i = 0; i < MGL_ONE_AHEAD; i++) {
     uint32_t at = ring->page + i;
-    mgl_one_read(l, at >= w->page_count ? at - w->page_count : at, &pages[i]);
+    mgl_linear_read(l, at >= w->page_count ? at - w->page_count : at, pages[i].v);
   }
 #pragma unroll
   for (uint32_t i = 0; i < MGL_ONE_AHEAD; i++) {
@@ -303,9 +295,9 @@ static __device__ __forceinline__ void mgl_one_load_pair(const mgl_worker *w, co
   const uint32_t parity = ring->parity ^ (second == 0 ? 1 : 0);
   const uint32_t full[2] = {mgl_one_barrier(w, first), mgl_one_barrier(w, second)};
   mgl_page_wait_at(w, full[0], ring->parity);
-  mgl_one_read(l, first, &pages[0]);
+  mgl_linear_read(l, first, pages[0].v);
   mgl_page_wait_at(w, full[1], parity);
-  mgl_one_read(l, second, &pages[1]);
+  mgl_linear_read(l, second, pages[1].v);
   ring->page = second + 1 == w->page_count ? 0 : second + 1;
   ring->parity = parity ^ (ring->page == 0 ? 1 : 0);
   ring->left -= 2;
@@ -502,16 +494,6 @@ static __device__ __forceinline__ void mgl_one_write(const mgl_one_output *o, ui
   }
 }
 
-// The warps' sums in their order; `at`: warp 0's.
-static __device__ __forceinline__ float mgl_one_total(const float *at) {
-  float total = 0;
-#pragma unroll
-  for (uint32_t warp = 0; warp < MGL_CUDA_CONSUMER_WARPS; warp++) {
-    total += at[warp * MGL_ONE_WARP_FLOATS];
-  }
-  return total;
-}
-
 // Finishes and writes an output, whose sum is `total`. All lanes of a warp call it.
 template <bool NORMED, int SUMS_AT>
 static __device__ __forceinline__ void mgl_one_put(const mgl_worker *w, const mgl_linear *l,
@@ -551,7 +533,8 @@ template <bool NORMED>
 static __device__ __forceinline__ void mgl_one_finish(const mgl_worker *w, const mgl_linear *l,
                                                       const mgl_one_output *o, const float *partial,
                                                       uint64_t *best) {
-  mgl_one_put<NORMED, MGL_ONE_SUMS_AT>(w, l, o, mgl_one_total(partial + w->thread), best);
+  mgl_one_put<NORMED, MGL_ONE_SUMS_AT>(
+      w, l, o, mgl_sum_of_warps<MGL_ONE_WARP_FLOATS>(partial + w->thread), best);
 }
 
 // The largest logit, over all tasks; best: of this thread's outputs.

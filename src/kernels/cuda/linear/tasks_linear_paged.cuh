@@ -68,12 +68,6 @@ static_assert(MGL_ONE_MAX_K / MGL_PANEL_K *
                   MGL_PAGED_SQUARES_AT,
               "at least one row block");
 
-static __device__ __forceinline__ void mgl_store_shared_quad(uint32_t address, uint4 v) {
-  asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z),
-               "r"(v.w)
-               : "memory");
-}
-
 static __device__ __forceinline__ void mgl_store_shared_float(uint32_t address, float v) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
 }

@@ -259,19 +259,11 @@ static __device__ __forceinline__ void mgl_rows_await_pages(const mgl_worker *w)
   mgl_note_starved(w->block, w->slot, w->thread, from);
 }
 
-static __device__ __forceinline__ void mgl_rows_read(const mgl_linear *l, uint32_t page,
-                                                     mgl_rows_page<MGL_PACKING_BF16> *out) {
-#pragma unroll
-  for (int step = 0; step < MGL_LINEAR_STEPS; step++) {
-    out->v[step] = mgl_load_shared(l->page_at + page * MGL_PAGE_BYTES + step * 512);
-  }
-}
-
 // Awaits two pages, and reads the first one.
 static __device__ __forceinline__ void mgl_rows_begin_pages(
     const mgl_worker *w, const mgl_linear *l, mgl_rows_page<MGL_PACKING_BF16> *first) {
   mgl_rows_await_pages(w);
-  mgl_rows_read(l, w->page, first);
+  mgl_linear_read(l, w->page, first->v);
 }
 
 // Where a panel of the page lies.
@@ -289,6 +281,12 @@ static __device__ __forceinline__ void mgl_rows_begin_pages(const mgl_worker *w,
   mgl_read_share<P>(&l->share, mgl_rows_panel(w, l, 0), first);
 }
 
+static __device__ __forceinline__ void mgl_rows_next_page(mgl_worker *w) {
+  const uint32_t after = mgl_rows_second(w);
+  w->page_parity ^= after == 0 ? 1 : 0;
+  w->page = after;
+}
+
 // A page whose last panel is in registers.
 template <mgl_packing P>
 static __device__ __forceinline__ void mgl_rows_release_page(mgl_worker *w, const mgl_linear *l,
@@ -299,28 +297,22 @@ static __device__ __forceinline__ void mgl_rows_release_page(mgl_worker *w, cons
   if (w->lane == 0) {
     mgl_mbarrier_arrive_at(released);
   }
-  uint32_t after = mgl_rows_second(w);
-  w->page_parity ^= after == 0 ? 1 : 0;
-  w->page = after;
+  mgl_rows_next_page(w);
 }
 
 // Two pages that are in registers: the loader may fill them again.
 static __device__ __forceinline__ void mgl_rows_release(
     mgl_worker *w, const mgl_linear *l, const mgl_rows_page<MGL_PACKING_BF16> *first,
     const mgl_rows_page<MGL_PACKING_BF16> *second) {
-  uint32_t after = mgl_rows_second(w);
-  uint32_t page = w->lane == 0 ? w->page : after;
+  uint32_t page = w->lane == 0 ? w->page : mgl_rows_second(w);
   uint32_t released = mgl_shared_address(&w->block->page_free[page]);
   released += mgl_loads_arrived(first->v, l->zero) | mgl_loads_arrived(second->v, l->zero);
   __syncwarp();
   if (w->lane < 2) {
     mgl_mbarrier_arrive_at(released);
   }
-  w->page_parity ^= after == 0 ? 1 : 0;
-  w->page = after;
-  after = mgl_rows_second(w);
-  w->page_parity ^= after == 0 ? 1 : 0;
-  w->page = after;
+  mgl_rows_next_page(w);
+  mgl_rows_next_page(w);
 }
 
 // --- products ------------------------------------------------------------------------------------
@@ -408,7 +400,7 @@ static __device__ __forceinline__ void mgl_rows_block(mgl_worker *w, const mgl_l
   float sums[TILES][4] = {};
   mgl_rows_page<MGL_PACKING_BF16> b;
   if constexpr (P == MGL_PACKING_BF16) {
-    mgl_rows_read(l, mgl_rows_second(w), &b);
+    mgl_linear_read(l, mgl_rows_second(w), b.v);
   }
   if (adds) {
 #pragma unroll
@@ -597,11 +589,7 @@ static __device__ __forceinline__ void mgl_rows_finish(const mgl_worker *w, cons
   for (uint32_t i = 0; i < l->blocks; i += shape::ROUND) {
     const float *partial =
         (const float *)(sums + mgl_rows_block_at(TILES, o.first + i, ring_bytes));
-    float total = 0;
-#pragma unroll
-    for (uint32_t warp = 0; warp < MGL_CUDA_CONSUMER_WARPS; warp++) {
-      total += partial[warp * shape::BLOCK_FLOATS];
-    }
+    const float total = mgl_sum_of_warps<shape::BLOCK_FLOATS>(partial);
     if (l->kind == MGL_OP_GATE_UP) {
       mgl_rows_write_gated(w, l, &o, mgl_rows_column(l, &o, o.first + i), total * factor, mute);
     } else {
@@ -731,11 +719,7 @@ static __device__ __forceinline__ bool mgl_rows_pass(mgl_worker *w, uint32_t pas
   mgl_linear_init(w, slot, slot->rows, true, &l);
   l.normed = NORMED;
   l.first_row = pass * shape::TOKENS;
-  if constexpr (P != MGL_PACKING_BF16) {
-    l.page_at = mgl_shared_address(w->pages);
-    l.share = mgl_find_share<P>(w, &slot->op);
-    l.panel_bytes = mgl_op_panel_bytes(&slot->op);
-  }
+  mgl_linear_find_share<P>(w, slot, &l);
   mgl_rows_places<TILES> rows;
   mgl_rows_raw<TILES, NORMED, MGL_ROWS_PIECES, P> raw;
   mgl_linear_group<TILES> x;

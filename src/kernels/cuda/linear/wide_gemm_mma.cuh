@@ -112,14 +112,6 @@ static __device__ __forceinline__ mgl_wide_operands mgl_wide_operands_of(const m
   return o;
 }
 
-static __device__ __forceinline__ void mgl_wide_load_operand(uint32_t address, uint32_t (&a)[4]) {
-  uint4 v = mgl_load_shared(address);
-  a[0] = v.x;
-  a[1] = v.y;
-  a[2] = v.z;
-  a[3] = v.w;
-}
-
 // d += the products of a stage: two steps of 16 along k, each of 16 pairs of eight tokens by two
 // row blocks. The operands of the next pair are asked for before a pair's products.
 static __device__ __forceinline__ void mgl_wide_multiply_stage(const mgl_wide_operands *o,
@@ -133,8 +125,8 @@ static __device__ __forceinline__ void mgl_wide_multiply_stage(const mgl_wide_op
   for (int i = 0; i < 2 * pairs; i++) {
     const int step = i / pairs, pair = i % pairs, next = i + 1;
     if (pair == 0) {
-      mgl_wide_load_operand(o->weights + offset + step * 512, a[0]);
-      mgl_wide_load_operand(o->weights + offset + step * 512 + MGL_MMA_BLOCK_BYTES, a[1]);
+      mgl_load_shared_words(o->weights + offset + step * 512, a[0]);
+      mgl_load_shared_words(o->weights + offset + step * 512 + MGL_MMA_BLOCK_BYTES, a[1]);
     }
     if (next < 2 * pairs) {
       mgl_load_matrices(
@@ -162,16 +154,15 @@ static __device__ __forceinline__ void mgl_wide_exchange(const mgl_wide_worker *
 #pragma unroll
   for (int i = 0; i < MGL_MMA_HALF; i += 4) {
     const float *low = d + i, *high = d + MGL_MMA_HALF + i;
-    asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(to + i * 128),
-                 "f"(second ? low[0] : high[0]), "f"(second ? low[1] : high[1]),
-                 "f"(second ? low[2] : high[2]), "f"(second ? low[3] : high[3])
-                 : "memory");
+    mgl_store_shared(to + i * 128,
+                     make_float4(second ? low[0] : high[0], second ? low[1] : high[1],
+                                 second ? low[2] : high[2], second ? low[3] : high[3]));
   }
   mgl_sync_wide_consumers();
 #pragma unroll
   for (int i = 0; i < MGL_MMA_HALF; i += 4) {
-    const uint4 v = mgl_load_shared(from + i * 128);
-    const uint32_t got[4] = {v.x, v.y, v.z, v.w};
+    uint32_t got[4];
+    mgl_load_shared_words(from + i * 128, got);
 #pragma unroll
     for (int j = 0; j < 4; j++) {
       float *low = d + i + j, *high = d + MGL_MMA_HALF + i + j;

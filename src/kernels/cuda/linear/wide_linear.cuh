@@ -82,11 +82,6 @@ static __device__ __forceinline__ void mgl_wide_wait_staged(mgl_wide_worker *w) 
 #endif
 }
 
-// gate / (1 + exp(-gate)) * up, as in the narrow class.
-static __device__ __forceinline__ float mgl_wide_gate(float gate, float up) {
-  return __fdividef(gate, 1.0f + __expf(-gate)) * up;
-}
-
 // silu(gate) * up, staged as a tile of a column of x: a row block has eight features of each.
 static __device__ __forceinline__ void mgl_wide_finish_gated(mgl_wide_worker *w,
                                                              const mgl_wide_tile *tile,
@@ -103,15 +98,14 @@ static __device__ __forceinline__ void mgl_wide_finish_gated(mgl_wide_worker *w,
     if (j % MGL_WIDE_SUMS_AT_ONCE == 0 && j * 8 >= tile->tokens) {
       return;
     }
-    float first = mgl_wide_gate(d[4 * j], d[4 * j + 2]);
-    float second = mgl_wide_gate(d[4 * j + 1], d[4 * j + 3]);
+    float first = mgl_silu_mul(d[4 * j], d[4 * j + 2]);
+    float second = mgl_silu_mul(d[4 * j + 1], d[4 * j + 3]);
     // Lanes of even g take the first token of both features, those of odd g the second.
     float give = g % 2 == 0 ? second : first;
     float got = __shfl_xor_sync(0xffffffffu, give, 4);
     uint32_t bits = g % 2 == 0 ? mgl_pack_bf16(first, got) : mgl_pack_bf16(got, second);
     bits = there ? bits : 0;
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(to + j * (8 * MGL_WIDE_ROW_BYTES)), "r"(bits)
-                 : "memory");
+    mgl_store_shared_word(to + j * (8 * MGL_WIDE_ROW_BYTES), bits);
   }
 }
 
@@ -141,10 +135,8 @@ static __device__ __forceinline__ void mgl_wide_store_words(uint32_t rows, uint3
     uint32_t got = __shfl_xor_sync(0xffffffffu, give, 4);
     uint32_t even_g = odd ? got : own, odd_g = odd ? own : got;
     uint32_t at = to + i / 2 * (8 * 128);
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(__byte_perm(even_g, odd_g, 0x5410))
-                 : "memory");
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(at ^ 16), "r"(__byte_perm(even_g, odd_g, 0x7632))
-                 : "memory");
+    mgl_store_shared_word(at, __byte_perm(even_g, odd_g, 0x5410));
+    mgl_store_shared_word(at ^ 16, __byte_perm(even_g, odd_g, 0x7632));
   }
 #endif
 }
@@ -196,11 +188,7 @@ static __device__ __forceinline__ void mgl_wide_finish_rows(mgl_wide_worker *w,
 #pragma unroll
     for (int i = 0; i < tokens / 16; i++) {
       uint32_t token = i * 16 + thread / 8;
-      uint4 v;
-      asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-                   : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                   : "r"(base + token * 128 + (thread % 8 ^ token % 8) * 16)
-                   : "memory");
+      const uint4 v = mgl_load_shared(base + token * 128 + (thread % 8 ^ token % 8) * 16);
       if (column < slot->op.n) {
         uint64_t at = (uint64_t)(tile->token + first + token) * slot->op.n + column;
         *(uint4 *)((uint16_t *)slot->op.out + at) = v;

@@ -461,8 +461,7 @@ static __device__ __forceinline__ bool mgl_load_down(mgl_loader *l, const mgl_lo
       in_row = in_row == MGL_EXPERT_DOWN_BYTES ? 0 : in_row;
     }
     mgl_page_asked(full);
-    mgl_ring_next(l, &l->page, &l->parity);
-    l->in_flight++;
+    mgl_load_ends(l);
   }
   return true;
 }
@@ -545,8 +544,7 @@ static __device__ __forceinline__ bool mgl_load_coded_down(mgl_loader *l, const 
       mgl_load_panel_of_slots(load, line, block, to + j * load->panel_bytes, full, &at);
     }
     mgl_page_asked(full);
-    mgl_ring_next(l, &l->page, &l->parity);
-    l->in_flight++;
+    mgl_load_ends(l);
   }
   return true;
 }
@@ -572,8 +570,7 @@ static __device__ __forceinline__ bool mgl_load_coded_hits(mgl_loader *l, const 
       mgl_page_copy(to + part.codes_to, from + part.codes_from, part.codes_bytes, full);
       mgl_page_copy(to + part.scales_to, from + part.scales_from, part.scales_bytes, full);
       mgl_page_asked(full);
-      mgl_ring_next(l, &l->page, &l->parity);
-      l->in_flight++;
+      mgl_load_ends(l);
     }
   }
   return true;

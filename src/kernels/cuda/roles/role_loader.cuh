@@ -119,8 +119,7 @@ enum { MGL_LOADER_LANES = 1 };
 
 // Before the copies into a page: so many bytes will come.
 static __device__ __forceinline__ void mgl_page_expect(uint32_t bytes, uint32_t full) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(full), "r"(bytes)
-               : "memory");
+  mgl_mbarrier_expect_at(full, bytes);
 }
 
 // Behind them.
@@ -130,12 +129,7 @@ static __device__ __forceinline__ void mgl_page_asked(uint32_t) {}
 // is read again (L2::evict_first, as createpolicy encodes it for all of the bytes).
 static __device__ __forceinline__ void mgl_page_copy(uint32_t page_at, const uint8_t *from,
                                                      uint32_t bytes, uint32_t full) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
-      "[%1], "
-      "%2, [%3], %4;" ::"r"(page_at),
-      "l"(from), "r"(bytes), "r"(full), "l"(0x12f0000000000000ull)
-      : "memory");
+  mgl_bulk_copy_by(0x12f0000000000000ull, page_at, from, bytes, full);
 }
 
 #else
@@ -178,6 +172,13 @@ static __device__ __forceinline__ void mgl_page_copy(uint32_t page_at, const uin
 }
 
 #endif
+
+static __device__ __forceinline__ void mgl_init_pages(mgl_block *block, uint32_t pages) {
+  for (uint32_t i = 0; i < pages; i++) {
+    mgl_mbarrier_init(&block->page_full[i], MGL_LOADER_LANES);
+    mgl_mbarrier_init(&block->page_free[i], MGL_CUDA_CONSUMER_WARPS);
+  }
+}
 
 static __device__ __forceinline__ void mgl_page_load(uint32_t page_at, const uint8_t *from,
                                                      uint32_t bytes, uint32_t full) {
@@ -234,14 +235,19 @@ static __device__ __forceinline__ bool mgl_loader_room(mgl_loader *l) {
   return mgl_loader_told(!mgl_loader_looks() || mgl_loader_await_room(l));
 }
 
+// Behind the copies into the ring's next page.
+static __device__ __forceinline__ void mgl_load_ends(mgl_loader *l) {
+  mgl_ring_next(l, &l->page, &l->parity);
+  l->in_flight++;
+}
+
 static __device__ __forceinline__ bool mgl_load_page(mgl_loader *l, const uint8_t *from,
                                                      uint32_t bytes) {
   if (!mgl_loader_room(l)) {
     return false;
   }
   mgl_page_load(l->pages_at + l->page * MGL_PAGE_BYTES, from, bytes, mgl_loader_full(l, l->page));
-  mgl_ring_next(l, &l->page, &l->parity);
-  l->in_flight++;
+  mgl_load_ends(l);
   return true;
 }
 
@@ -261,8 +267,7 @@ static __device__ __forceinline__ bool mgl_load_panels(mgl_loader *l, const mgl_
   mgl_page_copy(to, from, load->panel_bytes, full);
   mgl_page_copy(to + load->panel_bytes, from + step, load->panel_bytes, full);
   mgl_page_asked(full);
-  mgl_ring_next(l, &l->page, &l->parity);
-  l->in_flight++;
+  mgl_load_ends(l);
   return true;
 }
 

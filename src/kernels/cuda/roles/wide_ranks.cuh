@@ -98,13 +98,10 @@ static __device__ __forceinline__ void mgl_wide_bounce_part(const mgl_wide_worke
       const uint32_t size = mgl_wide_least(of_block - of, bytes);
       // The piece that was there has been read: all but the latest one have.
       asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");
-      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                       mgl_shared_address(&w->block->bounced[at])),
-                   "r"(size)
-                   : "memory");
-      mgl_wide_copy(mgl_shared_address(w->staged) + at * bytes,
-                    own + (uint64_t)(i / pieces) * (op->tokens / 8) * 512 + of, size,
-                    &w->block->bounced[at]);
+      const uint32_t full = mgl_shared_address(&w->block->bounced[at]);
+      mgl_mbarrier_expect_at(full, size);
+      mgl_bulk_copy_at(mgl_shared_address(w->staged) + at * bytes,
+                       own + (uint64_t)(i / pieces) * (op->tokens / 8) * 512 + of, size, full);
     }
     if (i >= ahead) {
       const uint32_t piece = *sent + i - ahead, at = piece % MGL_WIDE_BOUNCES;

@@ -191,26 +191,6 @@ static __device__ __forceinline__ bool mgl_wide_wait(mgl_wide_worker *w, uint64_
 
 // --- the producer --------------------------------------------------------------------------------
 
-static __device__ __forceinline__ void mgl_wide_copy(uint32_t to, const uint8_t *from,
-                                                     uint32_t bytes, uint64_t *full) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(to),
-      "l"(from), "r"(bytes), "r"(mgl_shared_address(full))
-      : "memory");
-}
-
-// Copies weights, by a policy for the L2.
-static __device__ __forceinline__ void mgl_wide_copy_by(uint64_t policy, uint32_t to,
-                                                        const uint8_t *from, uint32_t bytes,
-                                                        uint64_t *full) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
-      "[%1], %2, [%3], %4;" ::"r"(to),
-      "l"(from), "r"(bytes), "r"(mgl_shared_address(full)), "l"(policy)
-      : "memory");
-}
-
 // Where one tile has all tokens nobody reads weights again in this iteration, so they leave the L2
 // first, and sums and activations, which are read and written again, stay there.
 static __device__ __forceinline__ uint64_t mgl_wide_weights_policy(const mgl_cuda_op *op) {
@@ -396,20 +376,20 @@ static __device__ __forceinline__ void mgl_wide_load_weights(mgl_wide_worker *w,
   if (mgl_wide_elect()) {
     const uint32_t to = w->stages + stage * MGL_WIDE_STAGE_BYTES;
     const uint8_t *from = mgl_wide_weights_at(source, mgl_wide_column_of(source, index));
-    asm volatile(
-        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(mgl_shared_address(full)),
-        "r"(source->blocks * block_bytes + columns * source->x_bytes)
-        : "memory");
+    mgl_mbarrier_expect_at(mgl_shared_address(full),
+                           source->blocks * block_bytes + columns * source->x_bytes);
     if (source->blocks == MGL_WIDE_FEATURE_BLOCKS) {
 #pragma unroll
       for (uint32_t i = 0; i < MGL_WIDE_FEATURE_BLOCKS; i++) {
-        mgl_wide_copy_by(source->policy, to + i * bytes, from, block_bytes, full);
+        mgl_bulk_copy_by(source->policy, to + i * bytes, from, block_bytes,
+                         mgl_shared_address(full));
         from += source->row_bytes;
       }
     } else {
 #pragma unroll 1
       for (uint32_t i = 0; i < source->blocks; i++) {
-        mgl_wide_copy_by(source->policy, to + i * bytes, from, block_bytes, full);
+        mgl_bulk_copy_by(source->policy, to + i * bytes, from, block_bytes,
+                         mgl_shared_address(full));
         from += source->row_bytes;
       }
     }
@@ -427,8 +407,8 @@ static __device__ __forceinline__ void mgl_wide_load_x(mgl_wide_worker *w,
 #pragma unroll
     for (uint32_t i = 0; i < MGL_WIDE_COLUMNS; i++) {
       if (i < columns) {
-        mgl_wide_copy(to + i * MGL_WIDE_COLUMN_BYTES, from + (uint64_t)i * source->x_column,
-                      source->x_bytes, &w->block->full[stage]);
+        mgl_bulk_copy_at(to + i * MGL_WIDE_COLUMN_BYTES, from + (uint64_t)i * source->x_column,
+                         source->x_bytes, mgl_shared_address(&w->block->full[stage]));
       }
     }
   }

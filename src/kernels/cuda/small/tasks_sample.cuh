@@ -527,12 +527,7 @@ static __device__ __forceinline__ void mgl_sample_row(const mgl_worker *w, uint3
 static __device__ __noinline__ void mgl_task_sample_row(mgl_cuda_run *run, mgl_block *block,
                                                         uint32_t slot_idx, uint32_t row_idx) {
   mgl_worker w;
-  w.run = run;
-  w.block = block;
-  w.scratch = (uint8_t *)block + MGL_CUDA_BLOCK_BYTES;
-  w.thread = threadIdx.x;
-  w.warp = threadIdx.x / 32;
-  w.lane = threadIdx.x % 32;
+  mgl_worker_enter(&w, run, block, 0);
   w.slot = slot_idx;
   const mgl_slot *slot = mgl_task_slot(&w);
   mgl_sample_row(&w, row_idx, mgl_read_word(&slot->plan->logit_slots[row_idx]), &run->best[row_idx],

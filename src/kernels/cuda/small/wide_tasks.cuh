@@ -225,8 +225,7 @@ static __device__ __forceinline__ void mgl_wide_weigh(const mgl_wide_reach *reac
       for (uint32_t j = 0; j < more; j++) {
 #pragma unroll
         for (int i = 0; i < batch; i++) {
-          v[i] = make_float4(v[i].x + p[j][i].x, v[i].y + p[j][i].y, v[i].z + p[j][i].z,
-                             v[i].w + p[j][i].w);
+          v[i] = mgl_wide_plus(v[i], p[j][i]);
         }
       }
     }

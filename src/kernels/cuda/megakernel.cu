@@ -51,8 +51,8 @@ static_assert(MGL_CUDA_SLOTS == 2, "a slot is one bit of the state");
 
 // The linears of one packing of codes.
 template <mgl_packing P>
-static __device__ __forceinline__ uint32_t mgl_run_coded(mgl_cuda_run *run, mgl_block *block,
-                                                         uint32_t state, uint32_t function) {
+MGL_DEVICE uint32_t mgl_run_coded(mgl_cuda_run *run, mgl_block *block, uint32_t state,
+                                  uint32_t function) {
   switch (function) {
 #define MGL_TASK_CODED(ENUM, name, ...) \
   case MGL_CODED_##ENUM:                \
@@ -65,8 +65,8 @@ static __device__ __forceinline__ uint32_t mgl_run_coded(mgl_cuda_run *run, mgl_
 
 // Of those packings that the model has; others are not compiled.
 template <int P>
-static __device__ __forceinline__ uint32_t mgl_find_coded(mgl_cuda_run *run, mgl_block *block,
-                                                          uint32_t state, uint32_t function) {
+MGL_DEVICE uint32_t mgl_find_coded(mgl_cuda_run *run, mgl_block *block, uint32_t state,
+                                   uint32_t function) {
   if constexpr (P < MGL_PACKING_COUNT) {
     if constexpr ((MGL_PACKINGS >> P & 1) != 0) {
       if (function < MGL_CODED_FUNCTIONS) {
@@ -80,7 +80,7 @@ static __device__ __forceinline__ uint32_t mgl_find_coded(mgl_cuda_run *run, mgl
 
 // A task without work (mgl_cuda_program_choose, or a measurement): it waits, and takes the pages
 // that the loader streams for it.
-static __device__ __forceinline__ void mgl_task_nothing(mgl_worker *w) {
+MGL_DEVICE void mgl_task_nothing(mgl_worker *w) {
   const mgl_slot *slot = mgl_task_slot(w);
   if (!mgl_task_begin(w) || slot->op.kind != MGL_CUDA_OP_STREAMED) {
     return;
@@ -98,7 +98,7 @@ static __device__ __forceinline__ void mgl_task_nothing(mgl_worker *w) {
 
 // The state with its place in a ring as long as the task wants it. Here and not in mgl_call, where
 // a task that takes no pages would have to keep the place apart from the rest of the state.
-static __device__ __forceinline__ uint32_t mgl_enter_ring(const mgl_slot *slot, uint32_t state) {
+MGL_DEVICE uint32_t mgl_enter_ring(const mgl_slot *slot, uint32_t state) {
   if (MGL_LOADER_LANES > 1) {
     return state;  // rings have one length there (mgl_cuda_ring_pages)
   }
@@ -107,8 +107,7 @@ static __device__ __forceinline__ uint32_t mgl_enter_ring(const mgl_slot *slot, 
   return page << 8 | parity << 2 | (state & 3);
 }
 
-static __device__ __forceinline__ uint32_t mgl_run_task(mgl_cuda_run *run, mgl_block *block,
-                                                        uint32_t state) {
+MGL_DEVICE uint32_t mgl_run_task(mgl_cuda_run *run, mgl_block *block, uint32_t state) {
   const uint32_t function = block->slots[state & 1].function;
   state = mgl_enter_ring(&block->slots[state & 1], state);
   if (MGL_HAS_CODES && function >= MGL_CALL_CODED) {

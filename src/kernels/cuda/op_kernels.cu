@@ -49,15 +49,14 @@ static __device__ int mgl_ask_next_plan(mgl_protocol *, uint64_t) {
 // --- a block -------------------------------------------------------------------------------------
 
 // Lets the blocks of the next kernel come.
-static __device__ __forceinline__ void mgl_let_next_come() {
+MGL_DEVICE void mgl_let_next_come() {
 #if MGL_TARGET_COPIES
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
 // The units of this block, of the first or the second op. False: it is the second one's.
-static __device__ __forceinline__ bool mgl_block_units(const mgl_cuda_op_launch &launch,
-                                                       uint32_t *begin, uint32_t *end) {
+MGL_DEVICE bool mgl_block_units(const mgl_cuda_op_launch &launch, uint32_t *begin, uint32_t *end) {
   if (blockIdx.x >= launch.blocks) {
     *begin = 0;
     *end = launch.second_units;
@@ -69,8 +68,7 @@ static __device__ __forceinline__ bool mgl_block_units(const mgl_cuda_op_launch 
 }
 
 // One warp: the block's task, as a controller would hand it over.
-static __device__ __forceinline__ void mgl_fill_slot(const mgl_cuda_op_launch &launch,
-                                                     mgl_block *block) {
+MGL_DEVICE void mgl_fill_slot(const mgl_cuda_op_launch &launch, mgl_block *block) {
   mgl_slot *slot = &block->slots[0];
   uint32_t lane = threadIdx.x % 32;
   uint32_t begin, end;
@@ -98,7 +96,7 @@ static __device__ __forceinline__ void mgl_fill_slot(const mgl_cuda_op_launch &l
   }
 }
 
-static __device__ __forceinline__ mgl_worker mgl_make_worker(const mgl_cuda_op_launch &launch) {
+MGL_DEVICE mgl_worker mgl_make_worker(const mgl_cuda_op_launch &launch) {
   mgl_worker w = {};
   mgl_worker_enter(&w, launch.run, (mgl_block *)mgl_memory, launch.scratch_bytes);
   w.page_count = launch.page_count;
@@ -106,14 +104,14 @@ static __device__ __forceinline__ mgl_worker mgl_make_worker(const mgl_cuda_op_l
 }
 
 // Number of the live iteration plus 1, once this iteration's first kernel has ended.
-static __device__ __forceinline__ uint64_t mgl_published(const mgl_cuda_run *run) {
+MGL_DEVICE uint64_t mgl_published(const mgl_cuda_run *run) {
   return mgl_load_relaxed(&run->protocol.published);
 }
 
 // --- the next plan
 // ---------------------------------------------------------------------------------
 
-static __device__ __forceinline__ void mgl_plan_nothing(mgl_cuda_plan *plan) {
+MGL_DEVICE void mgl_plan_nothing(mgl_cuda_plan *plan) {
   plan->graph = UINT32_MAX;
   plan->token_count = 0;
   plan->sequence_count = 0;
@@ -172,8 +170,7 @@ extern "C" __global__ void __launch_bounds__(MGL_OP_PLAN_THREADS, 1)
 
 // Returns where page number `index` of the block's stream (page_stream.cuh) lies, and its bytes;
 // the stream is that of one pass.
-static __device__ __forceinline__ const uint8_t *mgl_page_of(const mgl_load *load, uint32_t index,
-                                                             uint32_t *bytes) {
+MGL_DEVICE const uint8_t *mgl_page_of(const mgl_load *load, uint32_t index, uint32_t *bytes) {
   uint32_t pages = mgl_pages_of_block(load->k_padded);
   uint32_t most = load->batch_blocks;
   uint32_t block = load->begin + index / (most * pages) * most;
@@ -190,7 +187,7 @@ static __device__ __forceinline__ const uint8_t *mgl_page_of(const mgl_load *loa
 }
 
 // Into the L2, with nobody waiting for it.
-static __device__ __forceinline__ void mgl_page_to_l2(const mgl_load *load, uint32_t index) {
+MGL_DEVICE void mgl_page_to_l2(const mgl_load *load, uint32_t index) {
 #if MGL_TARGET_COPIES
   uint32_t bytes;
   const uint8_t *from = mgl_page_of(load, index, &bytes);
@@ -198,7 +195,7 @@ static __device__ __forceinline__ void mgl_page_to_l2(const mgl_load *load, uint
 #endif
 }
 
-static __device__ __forceinline__ mgl_load mgl_load_of(const mgl_cuda_op_launch &launch) {
+MGL_DEVICE mgl_load mgl_load_of(const mgl_cuda_op_launch &launch) {
   mgl_load load;
   load.weights = launch.ops[0].weights;
   load.k_padded = launch.ops[0].k_padded;
@@ -212,10 +209,9 @@ static __device__ __forceinline__ mgl_load mgl_load_of(const mgl_cuda_op_launch 
 // Waits until the next page may be loaded. Meanwhile, while the kernels before still compute,
 // brings pages behind the ring into the L2, a page at a time: what those kernels wait for must not
 // queue behind them. False: there is nothing to compute. One lane.
-static __device__ __forceinline__ bool mgl_await_room(const mgl_cuda_op_launch &launch,
-                                                      const mgl_load *load, uint32_t l2_end,
-                                                      uint32_t *l2_at, long long *l2_clock,
-                                                      mgl_loader *l) {
+MGL_DEVICE bool mgl_await_room(const mgl_cuda_op_launch &launch, const mgl_load *load,
+                               uint32_t l2_end, uint32_t *l2_at, long long *l2_clock,
+                               mgl_loader *l) {
   for (;;) {
     bool waits = mgl_loader_word(l, offsetof(mgl_block, arrived)) == 0;
     mgl_loader_look(l);
@@ -235,8 +231,7 @@ static __device__ __forceinline__ bool mgl_await_room(const mgl_cuda_op_launch &
 }
 
 // The loader warp: all pages of the block's task.
-static __device__ __forceinline__ void mgl_load_op(const mgl_cuda_op_launch &launch,
-                                                   const mgl_load *load) {
+MGL_DEVICE void mgl_load_op(const mgl_cuda_op_launch &launch, const mgl_load *load) {
   mgl_loader l = {};
   l.block_at = mgl_kept(mgl_shared_address(mgl_memory));
   l.pages_at = l.block_at + MGL_CUDA_BLOCK_BYTES + launch.scratch_bytes;
@@ -270,7 +265,7 @@ static __device__ __forceinline__ void mgl_load_op(const mgl_cuda_op_launch &lau
 
 // The second op, if any, is next_plan.
 template <void (*task)(mgl_worker *)>
-static __device__ __forceinline__ void mgl_op_linear(const mgl_cuda_op_launch &launch) {
+MGL_DEVICE void mgl_op_linear(const mgl_cuda_op_launch &launch) {
   mgl_block *block = (mgl_block *)mgl_memory;
   uint32_t warp = threadIdx.x / 32;
   if (blockIdx.x >= launch.blocks) {  // next_plan's
@@ -314,8 +309,7 @@ static __device__ __forceinline__ void mgl_op_linear(const mgl_cuda_op_launch &l
 // --- attention -----------------------------------------------------------------------------------
 
 // A whole warp: the block's first item, into the slot that it has filled.
-static __device__ __forceinline__ void mgl_op_find_first(const mgl_cuda_op_launch &launch,
-                                                         mgl_slot *slot) {
+MGL_DEVICE void mgl_op_find_first(const mgl_cuda_op_launch &launch, mgl_slot *slot) {
   enum { WORDS = offsetof(mgl_op_first, padding) / sizeof(uint32_t), ITEM = 12 };
   static_assert(sizeof(mgl_cuda_item) == ITEM * sizeof(uint32_t) && WORDS < 32 &&
                     offsetof(mgl_first_item, pages) ==
@@ -356,7 +350,7 @@ static __device__ __forceinline__ void mgl_op_find_first(const mgl_cuda_op_launc
 
 // Whether this block has nothing to do. One of no attention of an iteration of nothing waits: the
 // next plan is being made.
-static __device__ __forceinline__ bool mgl_attend_is_idle(const mgl_slot *slot) {
+MGL_DEVICE bool mgl_attend_is_idle(const mgl_slot *slot) {
   if (slot->first.item_count == 0) {
     mgl_await_kernels_before();
   }
@@ -365,7 +359,7 @@ static __device__ __forceinline__ bool mgl_attend_is_idle(const mgl_slot *slot) 
 
 // The second op, if any, is next_plan.
 template <void (*task)(mgl_worker *)>
-static __device__ __forceinline__ void mgl_op_attention(const mgl_cuda_op_launch &launch) {
+MGL_DEVICE void mgl_op_attention(const mgl_cuda_op_launch &launch) {
   if (threadIdx.x == 0) {
     mgl_let_next_come();
   }

@@ -27,8 +27,7 @@ static __device__ int mgl_ask_next_plan(mgl_protocol *, uint64_t) {
 
 // A task. All of them in one function: one with an ABI gets no more registers than service warps
 // have.
-static __device__ __forceinline__ void mgl_wide_run_task(mgl_wide_worker *w,
-                                                         const mgl_wide_slot *slot) {
+MGL_DEVICE void mgl_wide_run_task(mgl_wide_worker *w, const mgl_wide_slot *slot) {
   switch (slot->op.kind) {
     case MGL_OP_QKV_PROJ:
     case MGL_OP_LINEAR_ADD:
@@ -55,7 +54,7 @@ static __device__ __forceinline__ void mgl_wide_run_task(mgl_wide_worker *w,
 #if MGL_TARGET_WGMMA
 
 // Tasks in the order of the list.
-static __device__ __forceinline__ void mgl_wide_consume(mgl_wide_worker *w) {
+MGL_DEVICE void mgl_wide_consume(mgl_wide_worker *w) {
   while (mgl_wide_wait(w, &w->block->go[w->slot], w->parity)) {
     const mgl_wide_slot *slot = &w->block->slots[w->slot];
     mgl_wide_run_task(w, slot);
@@ -89,7 +88,7 @@ static __device__ void mgl_wide_block_init(mgl_wide_block *block) {
 }
 
 // A warp's part in the block's list.
-static __device__ __forceinline__ void mgl_wide_walk(mgl_wide_worker *w) {
+MGL_DEVICE void mgl_wide_walk(mgl_wide_worker *w) {
   if (w->warp < MGL_WIDE_CONSUMER_WARPS) {
     mgl_set_registers<MGL_WIDE_CONSUMER_REGISTERS, true>();
     mgl_wide_consume(w);
@@ -111,7 +110,7 @@ static __device__ __forceinline__ void mgl_wide_walk(mgl_wide_worker *w) {
 
 #else
 
-static __device__ __forceinline__ void mgl_wide_walk(mgl_wide_worker *w) {
+MGL_DEVICE void mgl_wide_walk(mgl_wide_worker *w) {
   const uint32_t end = w->run->step_start[blockIdx.x + 1];
 #pragma unroll 1
   for (uint32_t at = w->run->step_start[blockIdx.x]; at < end; at++) {

@@ -11,29 +11,29 @@
 #if MGL_TARGET_WGMMA
 
 // Registers written before are seen by the products after it.
-static __device__ __forceinline__ void mgl_wgmma_fence() {
+MGL_DEVICE void mgl_wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-static __device__ __forceinline__ void mgl_wgmma_commit() {
+MGL_DEVICE void mgl_wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
 // Until at most `pending` groups are under way.
 template <int pending>
-static __device__ __forceinline__ void mgl_wgmma_wait() {
+MGL_DEVICE void mgl_wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
 // Rows of 128 bytes with the 128-byte swizzle, groups of 8 of them one after the other.
-static __device__ __forceinline__ uint64_t mgl_wgmma_descriptor(uint32_t address) {
+MGL_DEVICE uint64_t mgl_wgmma_descriptor(uint32_t address) {
   return (uint64_t)1 << 62 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 16 |
          ((address & 0x3ffff) >> 4);
 }
 
 // Makes a descriptor of rows of 128, 64 or 32 bytes with the swizzle of that name.
 template <int row_bytes>
-static __device__ __forceinline__ uint64_t mgl_wgmma_rows(uint32_t address) {
+MGL_DEVICE uint64_t mgl_wgmma_rows(uint32_t address) {
   static_assert(row_bytes == 128 || row_bytes == 64 || row_bytes == 32, "swizzles");
   constexpr uint64_t swizzle = row_bytes == 128 ? 1 : row_bytes == 64 ? 2 : 3;
   return swizzle << 62 | (uint64_t)(8 * row_bytes >> 4) << 32 | (uint64_t)1 << 16 |
@@ -42,7 +42,7 @@ static __device__ __forceinline__ uint64_t mgl_wgmma_rows(uint32_t address) {
 
 // After a wait: what the products have written is read from here on.
 template <int columns>
-static __device__ __forceinline__ void mgl_wgmma_arrived(float (&d)[columns][4]) {
+MGL_DEVICE void mgl_wgmma_arrived(float (&d)[columns][4]) {
 #pragma unroll
   for (int i = 0; i < columns; i++) {
     asm volatile("" : "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])::"memory");
@@ -62,7 +62,7 @@ static __device__ __forceinline__ void mgl_wgmma_arrived(float (&d)[columns][4])
   ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
   ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define MGL_WGMMA(columns, n, names, a0, a1, a2, a3, b_name, add_name, ...)                                     \
-  static __device__ __forceinline__ void mgl_wgmma_columns(float (&d)[columns][4], const uint32_t (&a)[4],      \
+  MGL_DEVICE void mgl_wgmma_columns(float (&d)[columns][4], const uint32_t (&a)[4],      \
                                                            uint64_t b, uint32_t add) {                          \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add_name ", 0;\n"                                          \
                  "wgmma.mma_async.sync.aligned.m64n" n "k16.f32.bf16.bf16 {" names "}, "                        \

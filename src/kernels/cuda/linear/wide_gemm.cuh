@@ -18,15 +18,14 @@ enum { MGL_WIDE_SUMS = MGL_WIDE_TILE_TOKENS / 2 };  // of a thread: of two featu
 // d = a b (add: + d) for the 64 rows of a warpgroup and two columns for each of the sums; a: this
 // lane's four words, b: the descriptor of [N][16] elements. Asynchronous.
 template <int sums>
-static __device__ __forceinline__ void mgl_wgmma(float (&d)[sums], const uint32_t *a, uint64_t b,
-                                                 uint32_t add) {
+MGL_DEVICE void mgl_wgmma(float (&d)[sums], const uint32_t *a, uint64_t b, uint32_t add) {
   mgl_wgmma_columns(reinterpret_cast<float(&)[sums / 4][4]>(d),
                     *reinterpret_cast<const uint32_t(*)[4]>(a), b, add);
 }
 
 // Takes this warp's weights of a column of stage `at`, for the first of which it waits.
-static __device__ __forceinline__ void mgl_wide_take_weights(mgl_wide_worker *w, uint32_t at,
-                                                             uint32_t column, uint32_t (&a)[16]) {
+MGL_DEVICE void mgl_wide_take_weights(mgl_wide_worker *w, uint32_t at, uint32_t column,
+                                      uint32_t (&a)[16]) {
   uint32_t stage = at % MGL_WIDE_STAGES;
   if (column == 0) {
     mgl_mbarrier_wait(&w->block->full[stage], at / MGL_WIDE_STAGES % 2);
@@ -39,9 +38,8 @@ static __device__ __forceinline__ void mgl_wide_take_weights(mgl_wide_worker *w,
   }
 }
 
-static __device__ __forceinline__ void mgl_wide_issue(const mgl_wide_worker *w, uint32_t at,
-                                                      uint32_t column, float (&d)[MGL_WIDE_SUMS],
-                                                      const uint32_t (&a)[16], uint32_t add) {
+MGL_DEVICE void mgl_wide_issue(const mgl_wide_worker *w, uint32_t at, uint32_t column,
+                               float (&d)[MGL_WIDE_SUMS], const uint32_t (&a)[16], uint32_t add) {
   uint32_t x = w->stages + at % MGL_WIDE_STAGES * MGL_WIDE_STAGE_BYTES + MGL_WIDE_WEIGHT_BYTES +
                column * MGL_WIDE_COLUMN_BYTES;
   uint64_t b = mgl_wgmma_descriptor(x);
@@ -53,7 +51,7 @@ static __device__ __forceinline__ void mgl_wide_issue(const mgl_wide_worker *w, 
   mgl_wgmma_commit();
 }
 
-static __device__ __forceinline__ void mgl_wide_release(const mgl_wide_worker *w, uint32_t at) {
+MGL_DEVICE void mgl_wide_release(const mgl_wide_worker *w, uint32_t at) {
   if (w->lane == 0) {
     mgl_mbarrier_arrive(&w->block->empty[at % MGL_WIDE_STAGES]);
   }
@@ -61,8 +59,7 @@ static __device__ __forceinline__ void mgl_wide_release(const mgl_wide_worker *w
 
 // The products of a tile over `count` columns of k, at least one: while a group of products runs,
 // the weights of the next column are taken.
-static __device__ __forceinline__ void mgl_wide_multiply(mgl_wide_worker *w, uint32_t count,
-                                                         float (&d)[MGL_WIDE_SUMS]) {
+MGL_DEVICE void mgl_wide_multiply(mgl_wide_worker *w, uint32_t count, float (&d)[MGL_WIDE_SUMS]) {
   constexpr uint32_t columns = MGL_WIDE_COLUMNS, last = columns - 1;
   static_assert(columns == 1 || columns == 2, "columns of odd number are the last of their stages");
   uint32_t even[16];

@@ -495,9 +495,8 @@ static __device__ inline void mgl_send_logprobs(const mgl_sampling_job *job,
 }
 
 // All threads: the row of a sequence that takes one; its largest logit is *best, which becomes 0.
-static __device__ __forceinline__ void mgl_sample_row(const mgl_worker *w, uint32_t row_idx,
-                                                      uint32_t sequence_slot, uint64_t *best,
-                                                      mgl_cuda_plan *next) {
+MGL_DEVICE void mgl_sample_row(const mgl_worker *w, uint32_t row_idx, uint32_t sequence_slot,
+                               uint64_t *best, mgl_cuda_plan *next) {
   mgl_cuda_run *run = w->run;
   mgl_sampling_job job;
   job.sequence = &run->sequences[sequence_slot];

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <malloc.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -121,6 +122,18 @@ void mgl_free(void *memory) {
     count_held(memory, -1);
     free(memory);
   }
+}
+
+mgl_status mgl_alloc_check(const void *memory, mgl_error *err, const char *what, ...) {
+  char text[256];
+  va_list arguments;
+  if (memory != NULL) {
+    return MGL_OK;
+  }
+  va_start(arguments, what);
+  (void)vsnprintf(text, sizeof text, what, arguments);
+  va_end(arguments);
+  return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %s", text);
 }
 
 mgl_status mgl_grow(void **items, size_t *capacity, size_t needed, size_t bytes_each,

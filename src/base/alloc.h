@@ -21,6 +21,10 @@ char *mgl_strdup(const char *text);
 char *mgl_strndup(const char *text, size_t bytes);  // copies exactly `bytes` and terminates
 void mgl_free(void *memory);
 
+// MGL_OK, or where `memory` is NULL MGL_ERR_MEMORY: "out of memory for WHAT", of a printf format.
+mgl_status mgl_alloc_check(const void *memory, mgl_error *err, const char *what, ...)
+    __attribute__((format(printf, 3, 4)));
+
 // Grows *items (elements of bytes_each) so that it holds at least `needed` of them; capacity grows
 // by half at least. Returns MGL_ERR_MEMORY (with a text) and leaves all as it was on failure.
 mgl_status mgl_grow(void **items, size_t *capacity, size_t needed, size_t bytes_each,

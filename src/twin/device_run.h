@@ -4,7 +4,7 @@
 //
 // The host passes the sizes and some offsets that its compiler gives these structs as
 // MGL_HOST_BYTES_* macros, and a device compiler that lays them out otherwise refuses the source
-// (megakernel.cu).
+// (layout.def).
 //
 // Letters: T tokens of an iteration, R sequences, L rows that need logits, HD head dim, P tokens of
 // a KV page.

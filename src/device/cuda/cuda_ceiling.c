@@ -22,8 +22,7 @@ static mgl_status read_once(const mgl_cuda_ceiling *c, void *kernel, void *begin
                MGL_READ_THREADS, 1, 1, smem, c->stream, parameters, NULL);
   MGL_CUDA_TRY(driver, event_record, err, end, c->stream);
   MGL_CUDA_TRY(driver, event_synchronize, err, end);
-  MGL_CUDA_TRY(driver, event_elapsed, err, ms, begin, end);
-  return MGL_OK;
+  return MGL_CUDA_CALL(driver, event_elapsed, err, ms, begin, end);
 }
 
 mgl_status mgl_cuda_ceiling_measure(const mgl_cuda_ceiling *c, uint32_t passes,
@@ -34,8 +33,7 @@ mgl_status mgl_cuda_ceiling_measure(const mgl_cuda_ceiling *c, uint32_t passes,
   *out_bytes_per_s = 0;
   MGL_CUDA_TRY(driver, module_function, err, &kernel, c->module, "mgl_read_ceiling");
   MGL_CUDA_TRY(driver, event_create, err, &events[0], 0);
-  mgl_status status =
-      mgl_cuda_check(driver, driver->event_create(&events[1], 0), "event_create", err);
+  mgl_status status = MGL_CUDA_CALL(driver, event_create, err, &events[1], 0);
   for (uint32_t i = 0; i < passes && status == MGL_OK; i++) {
     float ms = 0;
     status = read_once(c, kernel, events[0], events[1], &ms, err);
@@ -43,8 +41,6 @@ mgl_status mgl_cuda_ceiling_measure(const mgl_cuda_ceiling *c, uint32_t passes,
     *out_bytes_per_s = status == MGL_OK && rate > *out_bytes_per_s ? rate : *out_bytes_per_s;
   }
   (void)driver->event_destroy(events[0]);
-  if (events[1] != NULL) {
-    (void)driver->event_destroy(events[1]);
-  }
+  MGL_CUDA_RELEASE(driver, event_destroy, events[1]);
   return status;
 }

@@ -55,8 +55,7 @@ static mgl_status load_op(mgl_cuda_customs *c, const mgl_custom_op *custom, void
         c->get_code(c->device, "kernels/cuda/custom.cu", &shape, "mgl_custom_kernel", &code, err);
   }
   if (status == MGL_OK) {
-    status = mgl_cuda_check(&c->device->driver, c->device->driver.module_load(out, code.cubin),
-                            "module_load", err);
+    status = MGL_CUDA_CALL(&c->device->driver, module_load, err, out, code.cubin);
   }
   if (code.note[0] != 0) {
     (void)snprintf(c->note, MGL_CUDA_NOTE_BYTES, "%s", code.note);
@@ -90,9 +89,7 @@ mgl_status mgl_cuda_customs_create(const mgl_cuda_device *device, const mgl_grap
                                    mgl_cuda_customs **out, mgl_error *err) {
   *out = NULL;
   mgl_cuda_customs *c = mgl_alloc_zeroed(1, sizeof *c);
-  if (c == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for custom ops");
-  }
+  MGL_TRY(mgl_alloc_check(c, err, "custom ops"));
   *c = (mgl_cuda_customs){.device = device, .program = program, .get_code = get_code, .note = note};
   c->modules = mgl_alloc_zeroed(program->op_count, sizeof *c->modules);
   c->functions = mgl_alloc_zeroed(program->op_count, sizeof *c->functions);
@@ -113,9 +110,7 @@ void mgl_cuda_customs_destroy(mgl_cuda_customs *c) {
     return;
   }
   for (size_t i = 0; c->modules != NULL && i < c->program->op_count; i++) {
-    if (c->modules[i] != NULL) {
-      (void)c->device->driver.module_unload(c->modules[i]);
-    }
+    MGL_CUDA_RELEASE(&c->device->driver, module_unload, c->modules[i]);
   }
   mgl_free(c->modules);
   mgl_free(c->functions);
@@ -221,8 +216,7 @@ mgl_status mgl_cuda_custom_launch(const mgl_cuda_customs *c, uint32_t op, mgl_cu
   if (tiles == 0) {
     return MGL_OK;
   }
-  MGL_CUDA_TRY(&c->device->driver, launch, err, c->functions[op],
-               (unsigned)(tiles < most_blocks ? tiles : most_blocks), 1, 1, MGL_CUSTOM_THREADS, 1,
-               1, 0, stream, parameters, NULL);
-  return MGL_OK;
+  return MGL_CUDA_CALL(&c->device->driver, launch, err, c->functions[op],
+                       (unsigned)(tiles < most_blocks ? tiles : most_blocks), 1, 1,
+                       MGL_CUSTOM_THREADS, 1, 1, 0, stream, parameters, NULL);
 }

@@ -126,8 +126,7 @@ static mgl_status open_device(int ordinal, mgl_cuda_device *out, mgl_error *err)
   MGL_CUDA_TRY(driver, device_name, err, out->name, (int)sizeof out->name - 1, out->device);
   MGL_TRY(read_attributes(out, err));
   MGL_CUDA_TRY(driver, context_retain, err, &out->context, out->device);
-  MGL_CUDA_TRY(driver, context_set, err, out->context);
-  return MGL_OK;
+  return MGL_CUDA_CALL(driver, context_set, err, out->context);
 }
 
 uint32_t mgl_cuda_device_count(void) {

@@ -192,9 +192,15 @@ mgl_status mgl_cuda_driver_open(mgl_cuda_driver *out, mgl_error *err);
 mgl_status mgl_cuda_check(const mgl_cuda_driver *driver, mgl_cu_result code, const char *what,
                           mgl_error *err);
 
-// Forwards a failure of a call of the table, as MGL_TRY.
+// Calls a function of the table, as a status; and forwards its failure, as MGL_TRY.
+#define MGL_CUDA_CALL(driver, member, err, ...) \
+  mgl_cuda_check((driver), (driver)->member(__VA_ARGS__), #member, (err))
 #define MGL_CUDA_TRY(driver, member, err, ...) \
-  MGL_TRY(mgl_cuda_check((driver), (driver)->member(__VA_ARGS__), #member, (err)))
+  MGL_TRY(MGL_CUDA_CALL(driver, member, err, __VA_ARGS__))
+
+// Gives back what a function of the table has made, by another one; NULL or 0: nothing was made.
+#define MGL_CUDA_RELEASE(driver, member, made) \
+  ((made) != 0 ? (void)(driver)->member(made) : (void)0)
 
 // Which kernels of those that device code has: kernels/cuda/common/target.h, which each includes
 // those before it.

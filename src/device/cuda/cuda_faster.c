@@ -63,8 +63,7 @@ mgl_status mgl_cuda_faster_take(mgl_cuda_faster *f, const mgl_cuda_driver *drive
 
 mgl_status mgl_cuda_faster_begin(mgl_cuda_faster *f, const mgl_cuda_driver *driver, void *stream,
                                  mgl_error *err) {
-  MGL_CUDA_TRY(driver, event_record, err, f->begin, stream);
-  return MGL_OK;
+  return MGL_CUDA_CALL(driver, event_record, err, f->begin, stream);
 }
 
 mgl_status mgl_cuda_faster_end(mgl_cuda_faster *f, const mgl_cuda_driver *driver, void *stream,
@@ -84,11 +83,7 @@ void mgl_cuda_faster_count(const mgl_cuda_faster *f, uint32_t out[MGL_CUDA_WAYS]
 }
 
 void mgl_cuda_faster_release(mgl_cuda_faster *f, const mgl_cuda_driver *driver) {
-  if (f->begin != NULL) {
-    (void)driver->event_destroy(f->begin);
-  }
-  if (f->end != NULL) {
-    (void)driver->event_destroy(f->end);
-  }
+  MGL_CUDA_RELEASE(driver, event_destroy, f->begin);
+  MGL_CUDA_RELEASE(driver, event_destroy, f->end);
   *f = (mgl_cuda_faster){0};
 }

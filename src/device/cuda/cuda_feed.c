@@ -103,15 +103,11 @@ mgl_status mgl_cuda_feed_create(mgl_cuda_program *p, mgl_error *err) {
   f->feed = f->block;
   f->planner_lost = true;
   f->slots = mgl_alloc_zeroed(slots, sizeof *f->slots);
-  return f->slots != NULL
-             ? MGL_OK
-             : mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu slots", slots);
+  return mgl_alloc_check(f->slots, err, "%zu slots", slots);
 }
 
 void mgl_cuda_feed_destroy(mgl_cuda_program *p) {
-  if (p->feeding.block != NULL) {
-    (void)p->device->driver.host_free(p->feeding.block);
-  }
+  MGL_CUDA_RELEASE(&p->device->driver, host_free, p->feeding.block);
 }
 
 // --- before a launch -----------------------------------------------------------------------------
@@ -124,10 +120,8 @@ static mgl_status make_planner(mgl_cuda_program *p, mgl_error *err) {
   planner->counts = f->latest.counts;
   f->tables_at = planner->tables_at;
   mgl_status status =
-      mgl_cuda_check(&p->device->driver,
-                     p->device->driver.copy_to_device(p->memory[MGL_CUDA_MEMORY_PLANNER], planner,
-                                                      (size_t)planner->bytes),
-                     "copy_to_device", err);
+      MGL_CUDA_CALL(&p->device->driver, copy_to_device, err, p->memory[MGL_CUDA_MEMORY_PLANNER],
+                    planner, (size_t)planner->bytes);
   mgl_planner_destroy(planner);
   f->planner_lost = status != MGL_OK;
   memset(f->slots, 0, f->slot_count * sizeof *f->slots);

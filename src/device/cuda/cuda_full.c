@@ -164,9 +164,8 @@ static mgl_status open_kernels(mgl_cuda_program *p, mgl_error *err) {
   MGL_CUDA_TRY(driver, host_alloc, err, &pinned, sizeof *full->host_plan, flags);
   full->host_plan = pinned;
   MGL_CUDA_TRY(driver, host_address, err, &full->host_plan_at, pinned, 0);
-  MGL_CUDA_TRY(driver, memory_alloc, err, &full->firsts,
-               2 * MGL_CUDA_MAX_ITEMS * sizeof(mgl_op_first));
-  return MGL_OK;
+  return MGL_CUDA_CALL(driver, memory_alloc, err, &full->firsts,
+                       2 * MGL_CUDA_MAX_ITEMS * sizeof(mgl_op_first));
 }
 
 static void release_chain(const mgl_cuda_program *p, chain *c) {
@@ -203,18 +202,10 @@ void mgl_cuda_full_destroy(mgl_cuda_program *p) {
   }
   release_chains(p);
   mgl_cuda_faster_release(&full->faster, driver);
-  if (full->host_plan != NULL) {
-    (void)driver->host_free(full->host_plan);
-  }
-  if (full->firsts != 0) {
-    (void)driver->memory_free(full->firsts);
-  }
-  if (full->capture_stream != NULL) {
-    (void)driver->stream_destroy(full->capture_stream);
-  }
-  if (full->module != NULL) {
-    (void)driver->module_unload(full->module);
-  }
+  MGL_CUDA_RELEASE(driver, host_free, full->host_plan);
+  MGL_CUDA_RELEASE(driver, memory_free, full->firsts);
+  MGL_CUDA_RELEASE(driver, stream_destroy, full->capture_stream);
+  MGL_CUDA_RELEASE(driver, module_unload, full->module);
   mgl_free(full);
   p->full = NULL;
 }
@@ -366,9 +357,8 @@ static mgl_status launch_op(const mgl_cuda_program *p, mgl_full_kernel kernel,
       .attribute_count = p->device->kernels != MGL_CUDA_KERNELS_PORTABLE ? 1 : 0};
   mgl_cuda_op_launch copy = *launch;
   void *parameters[] = {&copy};
-  MGL_CUDA_TRY(&p->device->driver, launch_config, err, &config, p->full->kernels[kernel],
-               parameters, NULL);
-  return MGL_OK;
+  return MGL_CUDA_CALL(&p->device->driver, launch_config, err, &config, p->full->kernels[kernel],
+                       parameters, NULL);
 }
 
 // The steps of a part.
@@ -396,8 +386,7 @@ static mgl_status dump_graph(const mgl_cuda_program *p, graph_shape shape, graph
   (void)snprintf(name, sizeof name, "fused-%u-%s%s.steps-%u-%u.dot", p->graphs[shape.graph]->tokens,
                  kinds[kind], shape.long_context ? "-long-context" : "", of->first, of->last);
   MGL_TRY(mgl_debug_dump_path(p->device->dump_folder, name, path, err));
-  return mgl_cuda_check(&p->device->driver, p->device->driver.graph_print(captured, path, 0),
-                        "graph_print", err);
+  return MGL_CUDA_CALL(&p->device->driver, graph_print, err, captured, path, 0);
 }
 
 static mgl_status capture_part(const mgl_cuda_program *p, const mgl_schedule *s, graph_shape shape,
@@ -419,12 +408,9 @@ static mgl_status capture_part(const mgl_cuda_program *p, const mgl_schedule *s,
     status = dump_graph(p, shape, kind, of, captured, err);
   }
   if (status == MGL_OK) {
-    status = mgl_cuda_check(driver, driver->graph_instantiate(&of->graph, captured, 0),
-                            "graph_instantiate", err);
+    status = MGL_CUDA_CALL(driver, graph_instantiate, err, &of->graph, captured, 0);
   }
-  if (captured != NULL) {
-    (void)driver->graph_destroy(captured);
-  }
+  MGL_CUDA_RELEASE(driver, graph_destroy, captured);
   return status;
 }
 
@@ -446,9 +432,7 @@ static bool splits(const mgl_cuda_program *p, const mgl_schedule *s, mgl_cuda_fu
 static mgl_status cut(const mgl_cuda_program *p, mgl_cuda_full_how how, chain *c, mgl_error *err) {
   const mgl_schedule *s = c->schedule;
   c->parts = mgl_alloc_zeroed(s->step_count, sizeof *c->parts);
-  if (c->parts == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for graphs");
-  }
+  MGL_TRY(mgl_alloc_check(c->parts, err, "graphs"));
   for (uint32_t i = 0; i < s->step_count; i++) {
     if (i == 0 || splits(p, s, how, i) || splits(p, s, how, i - 1)) {
       c->parts[c->count++].first = i;
@@ -602,9 +586,7 @@ static mgl_status open_full(mgl_cuda_program *p, const mgl_cuda_launch_options *
                   .last = p->chosen ? p->last_op : UINT32_MAX};
   if (p->full == NULL) {
     p->full = mgl_alloc_zeroed(1, sizeof *p->full);
-    if (p->full == NULL) {
-      return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for mode full");
-    }
+    MGL_TRY(mgl_alloc_check(p->full, err, "mode full"));
     mgl_status status = open_kernels(p, err);
     if (status != MGL_OK) {
       mgl_cuda_full_destroy(p);

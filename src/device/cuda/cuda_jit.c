@@ -53,9 +53,7 @@ static mgl_status fetch_log(const mgl_nvrtc *nvrtc, void *program, mgl_text *log
   size_t bytes = 0;
   MGL_TRY(check(nvrtc, nvrtc->log_bytes(program, &bytes), "log size", err));
   char *text = mgl_alloc(bytes + 1);
-  if (text == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a compiler's log");
-  }
+  MGL_TRY(mgl_alloc_check(text, err, "a compiler's log"));
   text[bytes] = 0;
   mgl_status status = check(nvrtc, nvrtc->log(program, text), "log", err);
   if (status == MGL_OK) {
@@ -71,9 +69,7 @@ static mgl_status fetch_cubin(const mgl_nvrtc *nvrtc, void *program, void **out,
                               mgl_error *err) {
   MGL_TRY(check(nvrtc, nvrtc->cubin_bytes(program, out_bytes), "cubin size", err));
   char *cubin = mgl_alloc(*out_bytes);
-  if (cubin == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for device code");
-  }
+  MGL_TRY(mgl_alloc_check(cubin, err, "device code"));
   mgl_status status = check(nvrtc, nvrtc->cubin(program, cubin), "cubin", err);
   if (status != MGL_OK) {
     mgl_free(cubin);
@@ -89,39 +85,16 @@ int mgl_cuda_options_make(const char *architecture, const mgl_cuda_shape *shape,
   static const struct {
     const char *name;
     size_t bytes;
-  } layouts[] = {{"TASK_COST", offsetof(mgl_task, cost)},
-                 {"EVENT_LAST", offsetof(mgl_event, last_task)},
-                 {"PROTOCOL_INFO", offsetof(mgl_protocol, info)},
-                 {"PROTOCOL_FAULT", offsetof(mgl_protocol, fault)},
-                 {"WORKER_CURRENT", offsetof(mgl_worker_shared, current)},
-                 {"RUN_STALL", offsetof(mgl_cuda_run, stall)},
-                 {"PLAN_ITEMS", offsetof(mgl_cuda_plan, items)},
-                 {"STEP", sizeof(mgl_cuda_step)},
-                 {"PLAN", sizeof(mgl_cuda_plan)},
-                 {"SEQUENCE", sizeof(mgl_cuda_sequence)},
-                 {"LOGPROBS", sizeof(mgl_cuda_logprobs)},
-                 {"TASK", sizeof(mgl_task)},
-                 {"EVENT", sizeof(mgl_event)},
-                 {"QUEUE_SLOT", sizeof(mgl_queue_slot)},
-                 {"QUEUE", sizeof(mgl_queue)},
-                 {"WORKER_SHARED", sizeof(mgl_worker_shared)},
-                 {"PROTOCOL", sizeof(mgl_protocol)},
-                 {"OP", sizeof(mgl_cuda_op)},
-                 {"OP_LAUNCH", sizeof(mgl_cuda_op_launch)},
-                 {"PLAIN_OP", sizeof(mgl_plain_op)},
-                 {"PLANNER_SLOT", sizeof(mgl_planner_slot)},
-                 {"PLANNER_PAGE", sizeof(mgl_planner_page)},
-                 {"PLANNER", sizeof(mgl_planner)},
-                 {"FEED", sizeof(mgl_feed)},
-                 {"FEED_COMMAND", sizeof(mgl_feed_command)},
-                 {"FEED_ITERATION", sizeof(mgl_feed_iteration)},
-                 {"TRACE", sizeof(mgl_cuda_trace)},
-                 {"RUN", sizeof(mgl_cuda_run)},
-                 {"WIDE_FAULT", offsetof(mgl_wide_run, fault)},
-                 {"WIDE_LOGIT_ROWS", offsetof(mgl_wide_plan, logit_rows)},
-                 {"WIDE_ITEMS", offsetof(mgl_wide_work, items)},
-                 {"WIDE_RUN", sizeof(mgl_wide_run)},
-                 {"WIDE_OP", sizeof(mgl_wide_op)}};
+  } layouts[] = {
+#define LAYOUT(NAME, ...) {#NAME, __VA_ARGS__},
+#define MGL_LAYOUT_RUN LAYOUT
+#define MGL_LAYOUT_LAUNCH LAYOUT
+#define MGL_LAYOUT_PLAIN LAYOUT
+#define MGL_LAYOUT_CUSTOM LAYOUT
+#define MGL_LAYOUT_WIDE LAYOUT
+#include "twin/layout.def"
+#undef LAYOUT
+  };
   int count = 0;
   (void)snprintf(text[count++], OPTION_BYTES, "--gpu-architecture=%s", architecture);
   (void)snprintf(text[count++], OPTION_BYTES, "--std=c++17");
@@ -159,8 +132,6 @@ int mgl_cuda_options_make(const char *architecture, const mgl_cuda_shape *shape,
     (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_EXPERT_SCALE=%#.9gf", (double)e->scale);
   }
   if (shape->custom != NULL) {
-    (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_HOST_BYTES_CUSTOM_LAUNCH=%zu",
-                   sizeof(mgl_custom_launch));
     (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_CUSTOM_OP=%s", shape->custom->name);
   }
   return count;

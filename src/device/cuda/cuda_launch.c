@@ -264,26 +264,17 @@ static mgl_status launch_megakernel(mgl_cuda_program *p, mgl_error *err) {
   unsigned smem = MGL_CUDA_BLOCK_BYTES + MGL_CUDA_SCRATCH_BYTES + p->smem_pages * p->page_bytes;
   mgl_cu_ptr at = mgl_cuda_state_at(p, p->layout.state.run);
   void *parameters[] = {&at};
-  MGL_CUDA_TRY(&p->device->driver, launch_cooperative, err, p->kernel, blocks, 1, 1,
-               MGL_CUDA_THREADS, 1, 1, smem, p->stream, parameters);
-  return MGL_OK;
+  return MGL_CUDA_CALL(&p->device->driver, launch_cooperative, err, p->kernel, blocks, 1, 1,
+                       MGL_CUDA_THREADS, 1, 1, smem, p->stream, parameters);
 }
 
 // Rank 0: tells the others of the launch, all of which have ended the one before.
 static mgl_status lead(const launch *l, mgl_error *err) {
-  const mgl_cuda_launch_options *o = &l->options;
   mgl_ranks *ranks = l->p->ranks;
   MGL_TRY(mgl_ranks_wait(ranks, err));
   mgl_cuda_log_of(ranks)->launch =
       (mgl_cuda_ranks_launch){.first_command = l->p->feeding.log_base,
-                              .stall_ns = o->stall_ns,
-                              .deadline_ns = o->deadline_ns,
-                              .narrow_context = o->narrow_context,
-                              .in_flight = o->in_flight,
-                              .in_flight_ahead = o->in_flight_ahead,
-                              .no_prefetch = o->no_prefetch ? 1 : 0,
-                              .step_batch = o->step_batch,
-                              .delay_ns = o->delay_ns,
+                              .options = l->options,
                               .most_iterations = l->most_iterations,
                               .chunk_tokens = l->job->chunk_tokens,
                               .prompts_first = l->job->prompts_first ? 1 : 0,
@@ -567,14 +558,8 @@ static mgl_status follow_launch(mgl_cuda_program *p, mgl_error *err) {
               .job = &job,
               .follows = true,
               .most_iterations = from->most_iterations,
-              .options = {.stall_ns = from->stall_ns,
-                          .deadline_ns = from->deadline_ns,
-                          .narrow_context = from->narrow_context,
-                          .in_flight = from->in_flight,
-                          .in_flight_ahead = from->in_flight_ahead,
-                          .no_prefetch = from->no_prefetch != 0,
-                          .step_batch = from->step_batch,
-                          .delay_ns = from->delay_ns}};
+              .options = from->options};
+  l.options.injection = MGL_INJECT_NONE;  // rank 0's alone
   MGL_TRY(mgl_cuda_sampling_reserve(p, from->edit_capacity, 0, from->has_masks != 0, err));
   p->feeding.planner_lost = from->planner_lost != 0;
   p->feeding.log_base = from->first_command;

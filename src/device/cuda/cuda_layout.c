@@ -37,9 +37,7 @@ const char *mgl_cuda_memory_name(mgl_cuda_memory_kind kind) {
 
 // Takes `bytes` of a kind of memory and returns where they lie.
 static uint64_t take(mgl_cuda_layout *layout, mgl_cuda_memory_kind kind, uint64_t bytes) {
-  uint64_t at = layout->bytes[kind];
-  layout->bytes[kind] += (bytes + MGL_CUDA_ALIGNMENT - 1) / MGL_CUDA_ALIGNMENT * MGL_CUDA_ALIGNMENT;
-  return at;
+  return mgl_cuda_take(&layout->bytes[kind], bytes);
 }
 
 // --- what the megakernel knows -------------------------------------------------------------------
@@ -201,10 +199,7 @@ static mgl_status lay_out_activations(const mgl_graph *program, const mgl_cuda_s
   uint64_t start = carrying ? layout->bytes[kind] : 0;
   uint64_t bytes = g->activation_bytes;
   layout->activations[graph] = offsets;
-  if (offsets == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu tensors",
-                         program->tensor_count);
-  }
+  MGL_TRY(mgl_alloc_check(offsets, err, "%zu tensors", program->tensor_count));
   if (own_storage) {
     bytes = start;
   } else if (program->tensor_count > 0) {
@@ -217,8 +212,7 @@ static mgl_status lay_out_activations(const mgl_graph *program, const mgl_cuda_s
     }
     if (own_storage) {
       uint64_t own = mgl_tensor_elements(tensor, &largest) * mgl_dtype_bytes(tensor->dtype);
-      offsets[i] = bytes;
-      bytes += (own + MGL_CUDA_ALIGNMENT - 1) / MGL_CUDA_ALIGNMENT * MGL_CUDA_ALIGNMENT;
+      offsets[i] = mgl_cuda_take(&bytes, own);
     }
     if (offsets[i] % 16 != 0) {  // the kernels read 16 bytes at once
       return mgl_error_set(err, MGL_ERR_INTERNAL,

@@ -43,6 +43,13 @@ enum {
   MGL_CUDA_STAGING_BYTES = 64 << 20,  // at least a row block of the widest matrix
 };
 
+// Takes so many of the bytes of a block, and returns where they lie.
+static inline uint64_t mgl_cuda_take(uint64_t *bytes, uint64_t more) {
+  uint64_t at = *bytes;
+  *bytes += (more + MGL_CUDA_ALIGNMENT - 1) / MGL_CUDA_ALIGNMENT * MGL_CUDA_ALIGNMENT;
+  return at;
+}
+
 #define MGL_CUDA_NOWHERE UINT64_MAX
 
 // The shape of attention and of the output, the same in all layers.

@@ -1,6 +1,7 @@
 // Working on parts of a GPU program, for tests: leaving ops out, giving them their inputs, looking
 // at the KV cache. The launches and the task graphs are those of the whole program.
 #include "base/alloc.h"
+#include "device/cuda/cuda_elements.h"
 #include "device/cuda/cuda_program_parts.h"
 
 static mgl_status synchronise(mgl_cuda_program *p, mgl_error *err) {
@@ -22,10 +23,9 @@ static mgl_status clear_activations(mgl_cuda_program *p, mgl_error *err) {
 
 static mgl_status upload_ops(mgl_cuda_program *p, uint32_t graph, const mgl_cuda_op *ops,
                              mgl_error *err) {
-  MGL_CUDA_TRY(&p->device->driver, copy_to_device, err,
-               p->memory[MGL_CUDA_MEMORY_DESCRIPTORS] + p->layout.graphs[graph].ops, ops,
-               p->program->op_count * sizeof *ops);
-  return MGL_OK;
+  return MGL_CUDA_CALL(&p->device->driver, copy_to_device, err,
+                       p->memory[MGL_CUDA_MEMORY_DESCRIPTORS] + p->layout.graphs[graph].ops, ops,
+                       p->program->op_count * sizeof *ops);
 }
 
 mgl_status mgl_cuda_program_choose(mgl_cuda_program *p, uint32_t first, uint32_t last,
@@ -33,9 +33,7 @@ mgl_status mgl_cuda_program_choose(mgl_cuda_program *p, uint32_t first, uint32_t
   size_t count = p->program->op_count;
   mgl_cuda_addresses addresses = {p->program, &p->layout, p->memory, p->sizes.logit_rows};
   mgl_cuda_op *ops = mgl_alloc_zeroed(count, sizeof *ops);
-  if (ops == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu ops", count);
-  }
+  MGL_TRY(mgl_alloc_check(ops, err, "%zu ops", count));
   mgl_status status = clear_activations(p, err);
   for (uint32_t graph = 0; status == MGL_OK && graph < p->graph_count; graph++) {
     for (uint32_t i = 0; i < count; i++) {
@@ -58,23 +56,9 @@ mgl_status mgl_cuda_program_write(mgl_cuda_program *p, uint32_t graph, const cha
                                   const float *values, size_t count, mgl_error *err) {
   mgl_cuda_place place;
   MGL_TRY(mgl_cuda_find_activation(p, graph, name, count, &place, err));
-  const void *from = values;
-  mgl_bf16 *rounded = NULL;
-  if (place.dtype == MGL_DTYPE_BF16) {
-    rounded = mgl_alloc_zeroed(count, sizeof *rounded);
-    if (rounded == NULL) {
-      return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu elements", count);
-    }
-    for (size_t i = 0; i < count; i++) {
-      rounded[i] = mgl_f32_to_bf16(values[i]);
-    }
-    from = rounded;
-  }
-  const mgl_cuda_driver *driver = &p->device->driver;
-  mgl_cu_result code = driver->copy_to_device(place.at, from, count * mgl_dtype_bytes(place.dtype));
-  mgl_status status = mgl_cuda_check(driver, code, "copy_to_device", err);
-  mgl_free(rounded);
-  return status == MGL_OK ? synchronise(p, err) : status;
+  const mgl_cuda_elements to = {place.at, place.dtype, count};
+  MGL_TRY(mgl_cuda_elements_write(&p->device->driver, to, values, err));
+  return synchronise(p, err);
 }
 
 // --- large iterations ----------------------------------------------------------------------------
@@ -104,9 +88,7 @@ static mgl_status find_large(const mgl_cuda_program *p, uint32_t tokens, const c
                          name, count, tokens);
   }
   *bytes = mgl_alloc_zeroed(1, (size_t)out->bytes);
-  return *bytes != NULL
-             ? MGL_OK
-             : mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu elements", count);
+  return mgl_alloc_check(*bytes, err, "%zu elements", count);
 }
 
 // Whether an activation is of one piece where the range ends with the op that makes it: sums of
@@ -188,72 +170,36 @@ mgl_status mgl_cuda_program_ran(mgl_cuda_program *p, uint64_t *out, mgl_error *e
 
 // --- KV ------------------------------------------------------------------------------------------
 
-// A page of a layer in device memory: K, and V behind it.
-typedef struct kv_page {
-  mgl_cu_ptr k, v;
-  size_t head_dim;
-  size_t head;       // elements of a KV head in a page
-  size_t count;      // elements of a page
-  mgl_bf16 *stored;  // [2, count] K [HKV, P, HD] and V [HKV, HD, P], as in device memory
-} kv_page;
-
+// A page of K [HKV, P, HD] and of V [HKV, HD, P], as kernels have them.
 static mgl_status find_page(const mgl_cuda_program *p, const char *name, uint32_t number,
-                            kv_page *out, mgl_error *err) {
+                            mgl_cuda_kv_half out[2], mgl_error *err) {
   uint32_t idx = mgl_graph_find(p->program, name);
   if (idx == MGL_NO_TENSOR || p->program->tensors[idx].placement != MGL_PLACE_KV ||
       number >= p->sizes.page_count) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "\"%s\" is no KV tensor with a page %u", name,
                          number);
   }
-  *out = (kv_page){.head_dim = p->model.head_dim};
-  out->head = out->head_dim * MGL_CUDA_KV_PAGE_TOKENS;
-  out->count = p->model.kv_heads * out->head;
-  out->k =
-      p->memory[MGL_CUDA_MEMORY_KV] + p->layout.kv[idx] + number * out->count * sizeof *out->stored;
-  out->v = out->k + p->layout.kv_half_bytes;
-  out->stored = mgl_alloc_zeroed(2 * out->count, sizeof *out->stored);
-  if (out->stored == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a KV page");
-  }
+  const size_t tokens = MGL_CUDA_KV_PAGE_TOKENS, dims = p->model.head_dim;
+  const size_t count = p->model.kv_heads * dims * tokens;
+  const mgl_cu_ptr k =
+      p->memory[MGL_CUDA_MEMORY_KV] + p->layout.kv[idx] + number * count * sizeof(mgl_bf16);
+  const mgl_cu_ptr v = k + p->layout.kv_half_bytes;
+  out[0] = (mgl_cuda_kv_half){{k, MGL_DTYPE_BF16, count}, tokens, dims, false};
+  out[1] = (mgl_cuda_kv_half){{v, MGL_DTYPE_BF16, count}, tokens, dims, true};
   return MGL_OK;
-}
-
-// Returns where V has element i of [HKV, P, HD].
-static size_t place_in_v(const kv_page *page, size_t i) {
-  size_t token = i % page->head / page->head_dim;
-  return i / page->head * page->head + i % page->head_dim * MGL_CUDA_KV_PAGE_TOKENS + token;
 }
 
 mgl_status mgl_cuda_program_read_kv(mgl_cuda_program *p, const char *name, uint32_t number,
                                     float *k, float *v, mgl_error *err) {
-  const mgl_cuda_driver *driver = &p->device->driver;
-  kv_page page;
-  MGL_TRY(find_page(p, name, number, &page, err));
-  size_t bytes = page.count * sizeof *page.stored;
-  mgl_cu_result code = driver->copy_to_host(page.stored, page.k, bytes);
-  code = code != 0 ? code : driver->copy_to_host(page.stored + page.count, page.v, bytes);
-  mgl_status status = mgl_cuda_check(driver, code, "copy_to_host", err);
-  for (size_t i = 0; status == MGL_OK && i < page.count; i++) {
-    k[i] = mgl_bf16_to_f32(page.stored[i]);
-    v[i] = mgl_bf16_to_f32(page.stored[page.count + place_in_v(&page, i)]);
-  }
-  mgl_free(page.stored);
-  return status;
+  mgl_cuda_kv_half from[2];
+  MGL_TRY(find_page(p, name, number, from, err));
+  return mgl_cuda_kv_read(&p->device->driver, from, k, v, err);
 }
 
 mgl_status mgl_cuda_program_write_kv(mgl_cuda_program *p, const char *name, uint32_t number,
                                      const float *k, const float *v, mgl_error *err) {
-  const mgl_cuda_driver *driver = &p->device->driver;
-  kv_page page;
-  MGL_TRY(find_page(p, name, number, &page, err));
-  size_t bytes = page.count * sizeof *page.stored;
-  for (size_t i = 0; i < page.count; i++) {
-    page.stored[i] = mgl_f32_to_bf16(k[i]);
-    page.stored[page.count + place_in_v(&page, i)] = mgl_f32_to_bf16(v[i]);
-  }
-  mgl_cu_result code = driver->copy_to_device(page.k, page.stored, bytes);
-  code = code != 0 ? code : driver->copy_to_device(page.v, page.stored + page.count, bytes);
-  mgl_status status = mgl_cuda_check(driver, code, "copy_to_device", err);
-  mgl_free(page.stored);
-  return status == MGL_OK ? synchronise(p, err) : status;
+  mgl_cuda_kv_half to[2];
+  MGL_TRY(find_page(p, name, number, to, err));
+  MGL_TRY(mgl_cuda_kv_write(&p->device->driver, to, k, v, err));
+  return synchronise(p, err);
 }

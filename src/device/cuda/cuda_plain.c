@@ -13,6 +13,7 @@
 #include "device/cpu/cpu_weights.h"
 #include "device/cuda/cuda_ceiling.h"
 #include "device/cuda/cuda_custom.h"
+#include "device/cuda/cuda_layout.h"
 #include "device/cuda/cuda_plain_norms.h"
 #include "lower/schedule.h"
 #include "twin/plain_op.h"
@@ -24,7 +25,6 @@ _Static_assert((int)MGL_MAX_EXPERTS == 1024 && (int)MGL_SCORES_SOFTMAX == 0 &&
                "kernels and configs have the same experts");
 
 enum {
-  ALIGNMENT = 256,      // of every tensor
   BLOCKS_EACH = 16,     // of a launch, at most, for each multiprocessor
   CODE_VALUES = 256,    // of a table of codes
   SPARE = 1,            // KV pages, and rows of block tables, of what only pads an iteration
@@ -77,10 +77,6 @@ struct mgl_cuda_plain {
   char note[MGL_CUDA_NOTE_BYTES];
 };
 
-static uint64_t aligned(uint64_t bytes) {
-  return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-}
-
 // --- what has a kernel ---------------------------------------------------------------------------
 
 static const char *const kernel_names[MGL_OP_COUNT] = {
@@ -120,9 +116,7 @@ mgl_status mgl_cuda_plain_check(const mgl_graph *program, mgl_error *err) {
 // --- memory --------------------------------------------------------------------------------------
 
 static uint64_t take(mgl_cuda_plain *p, memory_kind kind, uint64_t bytes) {
-  uint64_t at = p->bytes[kind];
-  p->bytes[kind] += aligned(bytes);
-  return at;
+  return mgl_cuda_take(&p->bytes[kind], bytes);
 }
 
 static memory_kind kind_of(const mgl_tensor *tensor) {
@@ -142,8 +136,11 @@ static uint64_t weight_bytes(const mgl_tensor *tensor) {
 
 // Of K of a layer; V lies behind it. There is a page more, for rows that only pad an iteration.
 static uint64_t half_bytes(const mgl_cuda_plain *p, const mgl_tensor *kv) {
-  return aligned(((uint64_t)p->sizes.page_count + SPARE) * p->sizes.limits.page_tokens *
-                 kv->dims[0].number * kv->dims[1].number * mgl_dtype_bytes(kv->dtype));
+  uint64_t half = 0;
+  (void)mgl_cuda_take(&half, ((uint64_t)p->sizes.page_count + SPARE) * p->sizes.limits.page_tokens *
+                                 kv->dims[0].number * kv->dims[1].number *
+                                 mgl_dtype_bytes(kv->dtype));
+  return half;
 }
 
 static void lay_out_state(mgl_cuda_plain *p) {
@@ -209,9 +206,7 @@ static mgl_status begin(const mgl_cuda_device *device, const mgl_cuda_plain_opti
   *out = NULL;
   MGL_TRY(mgl_cuda_plain_check(options->program, err));
   mgl_cuda_plain *p = mgl_alloc_zeroed(1, sizeof *p);
-  if (p == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a GPU program");
-  }
+  MGL_TRY(mgl_alloc_check(p, err, "a GPU program"));
   p->device = device;
   p->program = options->program;
   p->get_code = options->get_code != NULL ? options->get_code : mgl_cuda_code_get;
@@ -281,7 +276,7 @@ static mgl_status allocate(mgl_cuda_plain *p, mgl_error *err) {
       (size_t)(p->inputs[INPUT_BLOCK_TABLES] / sizeof *p->image) +
           ((size_t)p->sizes.limits.sequences + SPARE) * p->sizes.limits.pages_per_sequence,
       sizeof *p->image);
-  return p->image != NULL ? MGL_OK : mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for plans");
+  return mgl_alloc_check(p->image, err, "plans");
 }
 
 // --- what is there before the first iteration ----------------------------------------------------
@@ -372,8 +367,7 @@ static mgl_status load_module(mgl_cuda_plain *p, const char *source, const char 
   const mgl_cuda_shape any = {.head_dim = 32, .group = 1};  // these sources do not depend on it
   mgl_cuda_code code = {0};
   MGL_TRY(p->get_code(p->device, source, &any, kernel, &code, err));
-  mgl_status status =
-      mgl_cuda_check(driver, driver->module_load(out, code.cubin), "module_load", err);
+  mgl_status status = MGL_CUDA_CALL(driver, module_load, err, out, code.cubin);
   if (code.note[0] != 0) {
     (void)snprintf(p->note, sizeof p->note, "%s", code.note);
   }
@@ -434,16 +428,10 @@ void mgl_cuda_plain_destroy(mgl_cuda_plain *p) {
     return;
   }
   for (uint32_t i = 0; i < KINDS; i++) {
-    if (p->memory[i] != 0) {
-      (void)p->device->driver.memory_free(p->memory[i]);
-    }
+    MGL_CUDA_RELEASE(&p->device->driver, memory_free, p->memory[i]);
   }
-  if (p->module != NULL) {
-    (void)p->device->driver.module_unload(p->module);
-  }
-  if (p->ceiling_module != NULL) {
-    (void)p->device->driver.module_unload(p->ceiling_module);
-  }
+  MGL_CUDA_RELEASE(&p->device->driver, module_unload, p->module);
+  MGL_CUDA_RELEASE(&p->device->driver, module_unload, p->ceiling_module);
   mgl_cuda_customs_destroy(p->customs);
   mgl_schedule_destroy(p->schedule);
   mgl_free(p->tensors);
@@ -664,9 +652,9 @@ mgl_status mgl_cuda_plain_launch(const mgl_cuda_plain *p, uint32_t op_idx,
     return MGL_OK;  // no rows with logits
   }
   void *parameters[] = {&bound};
-  MGL_CUDA_TRY(&p->device->driver, launch, err, p->kernels[op->kind], blocks_of(p, op, &bound), 1,
-               1, MGL_PLAIN_THREADS, 1, 1, 0, stream, parameters, NULL);
-  return MGL_OK;
+  return MGL_CUDA_CALL(&p->device->driver, launch, err, p->kernels[op->kind],
+                       blocks_of(p, op, &bound), 1, 1, MGL_PLAIN_THREADS, 1, 1, 0, stream,
+                       parameters, NULL);
 }
 
 // Level 0's look at what an op computed: it waits for the op.
@@ -680,13 +668,10 @@ static mgl_status check_op(const mgl_cuda_plain *p, uint32_t op_idx, const mgl_d
     return MGL_OK;
   }
   void *copy = mgl_alloc(bytes);
-  if (copy == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a copy of \"%s\"", out->name);
-  }
+  MGL_TRY(mgl_alloc_check(copy, err, "a copy of \"%s\"", out->name));
   const mgl_cuda_driver *driver = &p->device->driver;
   mgl_cu_ptr from = p->memory[ACTIVATIONS] + p->tensors[op->output];
-  mgl_status status =
-      mgl_cuda_check(driver, driver->copy_to_host(copy, from, bytes), "copy_to_host", err);
+  mgl_status status = MGL_CUDA_CALL(driver, copy_to_host, err, copy, from, bytes);
   if (status == MGL_OK) {
     status = mgl_check_numbers(p->program, op, copy, count, err);
   }

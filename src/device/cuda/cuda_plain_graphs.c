@@ -54,7 +54,7 @@ static mgl_status dump_graph(const mgl_cuda_plain_graphs *g, const graph_set *se
   (void)snprintf(name, sizeof name, "%s-%u-%u.piece-%u.dot", mgl_graph_mode_name(set->how),
                  set->tokens, set->logit_rows, piece);
   MGL_TRY(mgl_debug_dump_path(g->dump_folder, name, path, err));
-  return mgl_cuda_check(g->driver, g->driver->graph_print(graph, path, 0), "graph_print", err);
+  return MGL_CUDA_CALL(g->driver, graph_print, err, graph, path, 0);
 }
 
 static mgl_status capture_piece(const mgl_cuda_plain_graphs *g, const graph_set *set,
@@ -74,19 +74,15 @@ static mgl_status capture_piece(const mgl_cuda_plain_graphs *g, const graph_set 
     status = dump_graph(g, set, index, graph, err);
   }
   if (status == MGL_OK) {
-    status = mgl_cuda_check(d, d->graph_instantiate(out, graph, 0), "graph_instantiate", err);
+    status = MGL_CUDA_CALL(d, graph_instantiate, err, out, graph, 0);
   }
-  if (graph != NULL) {
-    (void)d->graph_destroy(graph);
-  }
+  MGL_CUDA_RELEASE(d, graph_destroy, graph);
   return status;
 }
 
 static void release_set(const mgl_cuda_plain_graphs *g, graph_set *set) {
   for (uint32_t i = 0; set->graphs != NULL && i < cut_of(g, set->how)->count; i++) {
-    if (set->graphs[i] != NULL) {
-      (void)g->driver->graph_release(set->graphs[i]);
-    }
+    MGL_CUDA_RELEASE(g->driver, graph_release, set->graphs[i]);
   }
   mgl_free(set->graphs);
 }
@@ -94,9 +90,7 @@ static void release_set(const mgl_cuda_plain_graphs *g, graph_set *set) {
 static mgl_status capture_set(mgl_cuda_plain_graphs *g, graph_set *set, mgl_error *err) {
   const cut *c = cut_of(g, set->how);
   set->graphs = mgl_alloc_zeroed(c->count, sizeof *set->graphs);
-  if (set->graphs == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for graphs");
-  }
+  MGL_TRY(mgl_alloc_check(set->graphs, err, "graphs"));
   for (uint32_t i = 0; i < c->count; i++) {
     if (!c->pieces[i].splits) {
       MGL_TRY(capture_piece(g, set, i, &set->graphs[i], err));
@@ -195,17 +189,14 @@ mgl_status mgl_cuda_plain_graphs_create(mgl_cuda_plain *plain, const mgl_compila
                                         mgl_cuda_plain_graphs **out, mgl_error *err) {
   *out = NULL;
   mgl_cuda_plain_graphs *g = mgl_alloc_zeroed(1, sizeof *g);
-  if (g == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for graphs");
-  }
+  MGL_TRY(mgl_alloc_check(g, err, "graphs"));
   g->plain = plain;
   g->driver = &mgl_cuda_plain_device(plain)->driver;
   g->dump_folder = mgl_debug_dump_folder(c);
   find_sizes(g, c);
   mgl_status status = find_cuts(g, c, err);
   if (status == MGL_OK) {
-    status =
-        mgl_cuda_check(g->driver, g->driver->stream_create(&g->stream, 0), "stream_create", err);
+    status = MGL_CUDA_CALL(g->driver, stream_create, err, &g->stream, 0);
   }
   if (status == MGL_OK && c != NULL && c->graph_mode != MGL_GRAPHS_NONE &&
       c->graph_mode != MGL_GRAPHS_MEGA) {
@@ -226,9 +217,7 @@ void mgl_cuda_plain_graphs_destroy(mgl_cuda_plain_graphs *g) {
   for (size_t i = 0; i < g->set_count; i++) {
     release_set(g, &g->sets[i]);
   }
-  if (g->stream != NULL) {
-    (void)g->driver->stream_destroy(g->stream);
-  }
+  MGL_CUDA_RELEASE(g->driver, stream_destroy, g->stream);
   mgl_free(g->sets);
   mgl_free(g->whole.pieces);
   mgl_free(g->parts.pieces);

@@ -55,9 +55,7 @@ static bool can_read_through(const mgl_graph *program, uint32_t norm, uint32_t l
 mgl_status mgl_cuda_plain_find_norms(const mgl_graph *program, uint32_t **out, mgl_error *err) {
   const uint32_t count = (uint32_t)program->op_count;
   uint32_t *norms = mgl_alloc_zeroed(2 * program->op_count, sizeof *norms);
-  if (norms == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a program of %u ops", count);
-  }
+  MGL_TRY(mgl_alloc_check(norms, err, "a program of %u ops", count));
   uint32_t *steps = norms + count;
   for (uint32_t i = 0; i < count; i++) {
     const mgl_op *op = &program->ops[i];

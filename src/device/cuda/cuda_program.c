@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "device/cuda/cuda_ceiling.h"
 #include "device/cuda/cuda_custom.h"
+#include "device/cuda/cuda_elements.h"
 #include "device/cuda/cuda_program_parts.h"
 #include "device/debug_dump.h"
 #include "lower/schedule.h"
@@ -161,8 +162,7 @@ static mgl_status compile_graphs(mgl_cuda_program *p, mgl_error *err) {
 static mgl_status load_module(mgl_cuda_program *p, mgl_cuda_code *code, void **module,
                               mgl_cuda_usage *usage, mgl_error *err) {
   const mgl_cuda_driver *driver = &p->device->driver;
-  mgl_status status =
-      mgl_cuda_check(driver, driver->module_load(module, code->cubin), "module_load", err);
+  mgl_status status = MGL_CUDA_CALL(driver, module_load, err, module, code->cubin);
   if (usage != NULL) {
     *usage = code->usage;
   }
@@ -250,8 +250,7 @@ static mgl_status load_code(mgl_cuda_program *p, mgl_error *err) {
   MGL_CUDA_TRY(driver, module_function, err, &p->kernel, p->module, "mgl_megakernel");
   MGL_TRY(set_shared_memory(p, err));
   MGL_CUDA_TRY(driver, stream_create, err, &p->stream, MGL_CU_STREAM_NON_BLOCKING);
-  MGL_CUDA_TRY(driver, stream_create, err, &p->abort_stream, MGL_CU_STREAM_NON_BLOCKING);
-  return MGL_OK;
+  return MGL_CUDA_CALL(driver, stream_create, err, &p->abort_stream, MGL_CU_STREAM_NON_BLOCKING);
 }
 
 // --- memory --------------------------------------------------------------------------------------
@@ -290,11 +289,8 @@ static mgl_status allocate_shared(mgl_cuda_program *p, mgl_error *err) {
   uint64_t offsets[MGL_CUDA_MEMORY_COUNT];
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < MGL_CUDA_MEMORY_COUNT; i++) {
-    offsets[i] = bytes;
-    if (mgl_cuda_memory_is_shared((mgl_cuda_memory_kind)i)) {
-      bytes +=
-          (p->layout.bytes[i] + MGL_CUDA_ALIGNMENT - 1) / MGL_CUDA_ALIGNMENT * MGL_CUDA_ALIGNMENT;
-    }
+    bool is_shared = mgl_cuda_memory_is_shared((mgl_cuda_memory_kind)i);
+    offsets[i] = mgl_cuda_take(&bytes, is_shared ? p->layout.bytes[i] : 0);
   }
   MGL_TRY(mgl_cuda_peers_create(p->device, p->ranks, (size_t)bytes, &p->peers, err));
   for (uint32_t i = 0; i < MGL_CUDA_MEMORY_COUNT; i++) {
@@ -446,9 +442,7 @@ mgl_status mgl_cuda_program_measure(const mgl_cuda_device *device,
                                     mgl_cuda_program_memory *out, mgl_error *err) {
   *out = (mgl_cuda_program_memory){0};
   mgl_cuda_program *p = mgl_alloc_zeroed(1, sizeof *p);
-  if (p == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a GPU program");
-  }
+  MGL_TRY(mgl_alloc_check(p, err, "a GPU program"));
   p->device = device;
   mgl_status status = prepare(p, options, &out->free_bytes, err);
   if (status == MGL_OK) {
@@ -493,9 +487,7 @@ mgl_status mgl_cuda_program_create(const mgl_cuda_device *device,
                                    mgl_error *err) {
   *out = NULL;
   mgl_cuda_program *p = mgl_alloc_zeroed(1, sizeof *p);
-  if (p == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a GPU program");
-  }
+  MGL_TRY(mgl_alloc_check(p, err, "a GPU program"));
   p->device = device;
   mgl_status status = create(p, options, err);
   if (status != MGL_OK) {
@@ -517,26 +509,14 @@ static void free_device_side(mgl_cuda_program *p) {
   }
   mgl_cuda_peers_destroy(p->device, &p->peers);
   mgl_cuda_feed_destroy(p);
-  if (p->fault_word != NULL) {
-    (void)driver->host_free(p->fault_word);
-  }
-  if (p->image != NULL) {
-    (void)driver->host_free(p->image);
-  }
+  MGL_CUDA_RELEASE(driver, host_free, p->fault_word);
+  MGL_CUDA_RELEASE(driver, host_free, p->image);
   mgl_cuda_sampling_release(p);
   mgl_cuda_wide_release(p);
-  if (p->stream != NULL) {
-    (void)driver->stream_destroy(p->stream);
-  }
-  if (p->abort_stream != NULL) {
-    (void)driver->stream_destroy(p->abort_stream);
-  }
-  if (p->module != NULL) {
-    (void)driver->module_unload(p->module);
-  }
-  if (p->weights_module != NULL) {
-    (void)driver->module_unload(p->weights_module);
-  }
+  MGL_CUDA_RELEASE(driver, stream_destroy, p->stream);
+  MGL_CUDA_RELEASE(driver, stream_destroy, p->abort_stream);
+  MGL_CUDA_RELEASE(driver, module_unload, p->module);
+  MGL_CUDA_RELEASE(driver, module_unload, p->weights_module);
 }
 
 void mgl_cuda_program_destroy(mgl_cuda_program *p) {
@@ -601,25 +581,11 @@ static uint64_t latest_copy(const mgl_cuda_program *p, uint32_t graph, uint32_t 
 
 mgl_status mgl_cuda_program_read(mgl_cuda_program *p, uint32_t graph, const char *name, float *out,
                                  size_t count, mgl_error *err) {
-  const mgl_cuda_driver *driver = &p->device->driver;
   mgl_cuda_place place;
   MGL_TRY(mgl_cuda_find_activation(p, graph, name, count, &place, err));
-  mgl_cu_ptr at = place.at + latest_copy(p, graph, place.tensor);
-  size_t bytes = count * mgl_dtype_bytes(place.dtype);
-  if (place.dtype == MGL_DTYPE_F32) {
-    return mgl_cuda_check(driver, driver->copy_to_host(out, at, bytes), "copy_to_host", err);
-  }
-  mgl_bf16 *stored = mgl_alloc(bytes);
-  if (stored == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for %zu elements", count);
-  }
-  mgl_status status =
-      mgl_cuda_check(driver, driver->copy_to_host(stored, at, bytes), "copy_to_host", err);
-  if (status == MGL_OK) {
-    mgl_widen_f32(MGL_DTYPE_BF16, stored, count, out);
-  }
-  mgl_free(stored);
-  return status;
+  const mgl_cuda_elements from = {place.at + latest_copy(p, graph, place.tensor), place.dtype,
+                                  count};
+  return mgl_cuda_elements_read(&p->device->driver, from, out, err);
 }
 
 mgl_status mgl_cuda_program_read_ceiling(mgl_cuda_program *p, uint32_t passes,

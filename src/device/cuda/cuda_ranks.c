@@ -72,14 +72,12 @@ static mgl_status map(const mgl_cuda_device *device, uint64_t handle, size_t byt
   const mgl_cu_access access = {{MGL_CU_LOCATION_DEVICE, device->device}, MGL_CU_ACCESS_READ_WRITE};
   mgl_cu_ptr at = 0;
   MGL_CUDA_TRY(driver, address_reserve, err, &at, bytes, grain, 0, 0);
-  mgl_status status =
-      mgl_cuda_check(driver, driver->memory_map(at, bytes, 0, handle, 0), "memory_map", err);
+  mgl_status status = MGL_CUDA_CALL(driver, memory_map, err, at, bytes, 0, handle, 0);
   if (status != MGL_OK) {
     (void)driver->address_free(at, bytes);
     return status;
   }
-  status =
-      mgl_cuda_check(driver, driver->memory_access(at, bytes, &access, 1), "memory_access", err);
+  status = MGL_CUDA_CALL(driver, memory_access, err, at, bytes, &access, 1);
   if (status != MGL_OK) {
     (void)driver->memory_unmap(at, bytes);
     (void)driver->address_free(at, bytes);

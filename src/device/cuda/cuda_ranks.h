@@ -18,6 +18,7 @@
 #include "base/status.h"
 #include "device/cpu/cpu_ranks.h"
 #include "device/cuda/cuda_driver.h"
+#include "device/cuda/cuda_program.h"
 #include "twin/feed.h"
 
 // Starts `count` ranks; returns in every one of them. Nothing of CUDA is open yet, unless they are
@@ -54,10 +55,7 @@ void mgl_cuda_peers_destroy(const mgl_cuda_device *device, mgl_cuda_peers *peers
 // A launch.
 typedef struct mgl_cuda_ranks_launch {
   uint64_t first_command;  // of the launch, in the log
-  uint64_t stall_ns, deadline_ns, narrow_context;
-  uint32_t in_flight, in_flight_ahead, no_prefetch, step_batch, delay_ns;
-  uint32_t injection, injection_task, injection_rank;
-  uint64_t injection_iteration;
+  mgl_cuda_launch_options options;
   uint32_t most_iterations;
   uint32_t chunk_tokens, prompts_first;
   uint32_t edit_capacity, has_masks;  // memory for sampling that a slot has

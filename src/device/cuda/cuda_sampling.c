@@ -31,12 +31,8 @@ bool mgl_cuda_program_has_room(const mgl_cuda_program *p, const mgl_cuda_request
 
 static void release_edits(mgl_cuda_program *p) {
   mgl_cuda_feeding *f = &p->feeding;
-  if (f->edits != 0) {
-    (void)p->device->driver.memory_free(f->edits);
-  }
-  if (f->staged_edits != NULL) {
-    (void)p->device->driver.host_free(f->staged_edits);
-  }
+  MGL_CUDA_RELEASE(&p->device->driver, memory_free, f->edits);
+  MGL_CUDA_RELEASE(&p->device->driver, host_free, f->staged_edits);
   f->edits = 0;
   f->staged_edits = NULL;
   f->edit_capacity = 0;
@@ -44,17 +40,13 @@ static void release_edits(mgl_cuda_program *p) {
 
 static void release_logprobs(mgl_cuda_program *p) {
   mgl_cuda_feeding *f = &p->feeding;
-  if (f->logprobs != NULL) {
-    (void)p->device->driver.host_free(f->logprobs);
-  }
+  MGL_CUDA_RELEASE(&p->device->driver, host_free, f->logprobs);
   f->logprobs = NULL;
   f->logprob_capacity = 0;
 }
 
 static void release_masks(mgl_cuda_program *p) {
-  if (p->feeding.masks != NULL) {
-    (void)p->device->driver.host_free(p->feeding.masks);
-  }
+  MGL_CUDA_RELEASE(&p->device->driver, host_free, p->feeding.masks);
   p->feeding.masks = NULL;
 }
 
@@ -68,8 +60,7 @@ static mgl_status take_pinned(mgl_cuda_program *p, size_t bytes, const char *wha
     return mgl_error_set(err, MGL_ERR_MEMORY,
                          "%zu bytes of memory for %s cannot be had for the GPU", bytes, what);
   }
-  MGL_CUDA_TRY(driver, host_address, err, out_at, *out, 0);
-  return MGL_OK;
+  return MGL_CUDA_CALL(driver, host_address, err, out_at, *out, 0);
 }
 
 static mgl_status grow_edits(mgl_cuda_program *p, uint32_t count, mgl_error *err) {

@@ -16,10 +16,8 @@ mgl_cu_ptr mgl_cuda_activation(const mgl_cuda_addresses *a, uint32_t graph, uint
          a->layout->activations[graph][tensor];
 }
 
-// Of a weight vector, NULL for MGL_CUDA_NOWHERE.
 static const float *vector_at(const mgl_cuda_addresses *a, uint64_t offset) {
-  return offset == MGL_CUDA_NOWHERE ? NULL
-                                    : mgl_cuda_pointer(a->base[MGL_CUDA_MEMORY_VECTORS] + offset);
+  return mgl_cuda_vector_at(a->base, offset);
 }
 
 static const float *norm_of(const mgl_cuda_addresses *a, const mgl_op *op, uint32_t input) {

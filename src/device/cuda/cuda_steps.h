@@ -27,6 +27,12 @@ static inline void *mgl_cuda_pointer(mgl_cu_ptr address) {
   return (void *)(uintptr_t)address;
 }
 
+// Of a weight vector, NULL for MGL_CUDA_NOWHERE.
+static inline const float *mgl_cuda_vector_at(const mgl_cu_ptr *base, uint64_t offset) {
+  return offset == MGL_CUDA_NOWHERE ? NULL
+                                    : mgl_cuda_pointer(base[MGL_CUDA_MEMORY_VECTORS] + offset);
+}
+
 // What the tasks of a custom op get in a graph (mgl_cuda_op.weights of that one points to it).
 mgl_custom_launch mgl_cuda_bind_custom(const mgl_cuda_addresses *a, uint32_t graph, uint32_t tokens,
                                        uint32_t op_idx);

@@ -29,9 +29,8 @@ static mgl_status launch(const uploader *u, void *kernel, uint64_t blocks, void 
   const mgl_cuda_driver *driver = &u->p->device->driver;
   uint64_t most = u->p->device->sm_count * UINT64_C(16);
   unsigned grid = (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most);
-  MGL_CUDA_TRY(driver, launch, err, kernel, grid, 1, 1, MGL_PACK_THREADS, 1, 1, 0, NULL, parameters,
-               NULL);
-  return MGL_OK;
+  return MGL_CUDA_CALL(driver, launch, err, kernel, grid, 1, 1, MGL_PACK_THREADS, 1, 1, 0, NULL,
+                       parameters, NULL);
 }
 
 static void report(uploader *u, uint64_t bytes) {
@@ -103,9 +102,7 @@ static mgl_status pack_matrix(uploader *u, target t, mgl_error *err) {
 static mgl_status upload_routed(uploader *u, target t, mgl_error *err) {
   const mgl_build *build = &u->p->build;
   uint16_t *rows = mgl_alloc((size_t)t.rows * t.k * sizeof *rows);
-  if (rows == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the router \"%s\"", t.name);
-  }
+  MGL_TRY(mgl_alloc_check(rows, err, "the router \"%s\"", t.name));
   mgl_dummy_weights_fill(t.name, build->seed, MGL_DTYPE_BF16, 2, t.stored, 0, (size_t)t.rows * t.k,
                          rows);
   mgl_cpu_route_dummy_rows(build->routing, MGL_DTYPE_BF16, t.rows, t.k, rows);
@@ -287,9 +284,8 @@ static void fill_vector(const uploader *u, uint32_t idx, float *out) {
 
 static mgl_status put_vector(const uploader *u, uint64_t offset, const float *from, uint32_t count,
                              mgl_error *err) {
-  MGL_CUDA_TRY(&u->p->device->driver, copy_to_device, err,
-               u->p->memory[MGL_CUDA_MEMORY_VECTORS] + offset, from, count * sizeof *from);
-  return MGL_OK;
+  return MGL_CUDA_CALL(&u->p->device->driver, copy_to_device, err,
+                       u->p->memory[MGL_CUDA_MEMORY_VECTORS] + offset, from, count * sizeof *from);
 }
 
 static mgl_status upload_vectors(const uploader *u, float *buffer, mgl_error *err) {
@@ -379,9 +375,7 @@ static mgl_status upload(uploader *u, mgl_error *err) {
     MGL_TRY(upload_matrices(u, i, err));
   }
   float *buffer = mgl_alloc_zeroed(longest_vector(p->program), sizeof *buffer);
-  if (buffer == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for norms and biases");
-  }
+  MGL_TRY(mgl_alloc_check(buffer, err, "norms and biases"));
   mgl_status status = upload_vectors(u, buffer, err);
   mgl_free(buffer);
   MGL_TRY(status);

@@ -20,12 +20,6 @@ static uint32_t ceil_div(uint32_t a, uint32_t b) {
   return (a + b - 1) / b;
 }
 
-static uint64_t take(uint64_t *bytes, uint64_t more) {
-  uint64_t at = *bytes;
-  *bytes += (more + MGL_CUDA_ALIGNMENT - 1) / MGL_CUDA_ALIGNMENT * MGL_CUDA_ALIGNMENT;
-  return at;
-}
-
 uint32_t mgl_cuda_wide_graph_for(const mgl_cuda_wide_layout *wide, uint32_t tokens) {
   return mgl_stages_graph_for(wide->sizes.few, tokens);
 }
@@ -45,8 +39,7 @@ static void *block_at(const mgl_cuda_wide_addresses *a, uint64_t offset) {
 }
 
 static const float *vector_at(const mgl_cuda_wide_addresses *a, uint64_t offset) {
-  return offset == MGL_CUDA_NOWHERE ? NULL
-                                    : mgl_cuda_pointer(a->base[MGL_CUDA_MEMORY_VECTORS] + offset);
+  return mgl_cuda_vector_at(a->base, offset);
 }
 
 static const float *norm_of(const mgl_cuda_wide_addresses *a, const mgl_op *op, uint32_t input) {
@@ -419,37 +412,39 @@ static void lay_out_activations(const mgl_graph *program, const mgl_cuda_model *
   uint32_t hidden = widest(program, MGL_OP_EMBED);
   uint32_t heads = widest(program, MGL_OP_ATTEND);
   uint64_t logit_rows = sizes->logit_rows;
-  out->residual = take(&out->bytes, (uint64_t)tokens * padded(hidden) * sizeof(float));
-  out->squares = take(&out->bytes, (uint64_t)ceil_div(hidden, MGL_WIDE_NORM_RANGE) * tokens * 4);
-  out->x = take(&out->bytes, mgl_wide_x_bytes(tokens, padded(hidden)));
-  out->qkv = take(&out->bytes, (uint64_t)tokens * widest(program, MGL_OP_QKV_PROJ) * 2);
-  out->q = take(&out->bytes, (uint64_t)tokens * heads * 2);
-  out->attended = take(&out->bytes, mgl_wide_x_bytes(tokens, padded(heads)));
-  out->gated = take(&out->bytes, mgl_wide_x_bytes(tokens, padded(widest(program, MGL_OP_GATE_UP))));
-  out->gathered = take(&out->bytes, mgl_wide_x_bytes(gathered, padded(hidden)));
-  out->logits = take(&out->bytes, logit_rows * model->vocab * sizeof(float));
-  out->angles = take(&out->bytes, (uint64_t)tokens * model->head_dim * sizeof(float));
+  out->residual = mgl_cuda_take(&out->bytes, (uint64_t)tokens * padded(hidden) * sizeof(float));
+  out->squares =
+      mgl_cuda_take(&out->bytes, (uint64_t)ceil_div(hidden, MGL_WIDE_NORM_RANGE) * tokens * 4);
+  out->x = mgl_cuda_take(&out->bytes, mgl_wide_x_bytes(tokens, padded(hidden)));
+  out->qkv = mgl_cuda_take(&out->bytes, (uint64_t)tokens * widest(program, MGL_OP_QKV_PROJ) * 2);
+  out->q = mgl_cuda_take(&out->bytes, (uint64_t)tokens * heads * 2);
+  out->attended = mgl_cuda_take(&out->bytes, mgl_wide_x_bytes(tokens, padded(heads)));
+  out->gated =
+      mgl_cuda_take(&out->bytes, mgl_wide_x_bytes(tokens, padded(widest(program, MGL_OP_GATE_UP))));
+  out->gathered = mgl_cuda_take(&out->bytes, mgl_wide_x_bytes(gathered, padded(hidden)));
+  out->logits = mgl_cuda_take(&out->bytes, logit_rows * model->vocab * sizeof(float));
+  out->angles = mgl_cuda_take(&out->bytes, (uint64_t)tokens * model->head_dim * sizeof(float));
   out->part_bytes = part_bytes;
-  out->parts = take(&out->bytes, part_bytes);
-  out->inbox = take(&out->bytes, 2 * out->inbox_bytes);
+  out->parts = mgl_cuda_take(&out->bytes, part_bytes);
+  out->inbox = mgl_cuda_take(&out->bytes, 2 * out->inbox_bytes);
   out->stream_partial_bytes = mgl_wide_stream_partial_bytes(sizes->workers, model->head_dim);
-  out->stream_partials = take(&out->bytes, out->stream_partial_bytes);
+  out->stream_partials = mgl_cuda_take(&out->bytes, out->stream_partial_bytes);
   out->tile_partials =
-      take(&out->bytes, mgl_wide_tile_partial_bytes(sizes->workers, model->head_dim));
+      mgl_cuda_take(&out->bytes, mgl_wide_tile_partial_bytes(sizes->workers, model->head_dim));
   out->merge_bytes = (uint64_t)MGL_WIDE_MAX_ITEMS * model->kv_heads * sizeof(uint32_t);
-  out->merges = take(&out->bytes, out->merge_bytes);
+  out->merges = mgl_cuda_take(&out->bytes, out->merge_bytes);
 }
 
 static void lay_out_image(mgl_cuda_wide_layout *out) {
   const mgl_cuda_wide_sizes *sizes = &out->sizes;
   uint64_t bytes = 0;
-  (void)take(&bytes, sizeof(mgl_wide_run));
-  out->plan = take(&bytes, sizeof(mgl_wide_plan));
-  out->work = take(&bytes, sizeof(mgl_wide_work));
-  out->tables =
-      take(&bytes, (uint64_t)sizes->sequences * sizes->pages_per_sequence * sizeof(int32_t));
+  (void)mgl_cuda_take(&bytes, sizeof(mgl_wide_run));
+  out->plan = mgl_cuda_take(&bytes, sizeof(mgl_wide_plan));
+  out->work = mgl_cuda_take(&bytes, sizeof(mgl_wide_work));
+  out->tables = mgl_cuda_take(
+      &bytes, (uint64_t)sizes->sequences * sizes->pages_per_sequence * sizeof(int32_t));
   out->image_bytes = bytes;
-  out->image = take(&out->bytes, bytes);
+  out->image = mgl_cuda_take(&out->bytes, bytes);
 }
 
 // The graph of so many tokens, and what its steps leave for each other.
@@ -464,9 +459,9 @@ static mgl_status lay_out_graph(const mgl_graph *program, uint32_t graph, uint64
   g->op_count = s->op_count;
   g->step_count = s->step_count;
   g->stage_count = s->event_count;
-  g->ops = take(&out->bytes, (uint64_t)g->op_count * sizeof(mgl_wide_op));
-  g->steps = take(&out->bytes, (uint64_t)g->step_count * sizeof(mgl_cuda_step));
-  g->step_start = take(&out->bytes, (out->sizes.workers + UINT64_C(1)) * sizeof(uint32_t));
+  g->ops = mgl_cuda_take(&out->bytes, (uint64_t)g->op_count * sizeof(mgl_wide_op));
+  g->steps = mgl_cuda_take(&out->bytes, (uint64_t)g->step_count * sizeof(mgl_cuda_step));
+  g->step_start = mgl_cuda_take(&out->bytes, (out->sizes.workers + UINT64_C(1)) * sizeof(uint32_t));
   *part_bytes = s->part_bytes > *part_bytes ? s->part_bytes : *part_bytes;
   out->inbox_bytes = s->inbox_bytes > out->inbox_bytes ? s->inbox_bytes : out->inbox_bytes;
   out->shared_tiles = s->shared_tiles > out->shared_tiles ? s->shared_tiles : out->shared_tiles;
@@ -491,15 +486,15 @@ mgl_status mgl_cuda_wide_lay_out(const mgl_graph *program, const mgl_cuda_model 
   }
   lay_out_activations(program, model, part_bytes, gathered, out);
   lay_out_image(out);
-  out->zeros = take(&out->bytes, stages * sizeof(mgl_word));
-  out->best = take(&out->bytes, sizes->logit_rows * sizeof(uint64_t));
-  out->arrived = take(&out->bytes, out->shared_tiles * sizeof(uint32_t));
-  out->stage_ns = take(&out->bytes, stages * sizeof(uint64_t));
+  out->zeros = mgl_cuda_take(&out->bytes, stages * sizeof(mgl_word));
+  out->best = mgl_cuda_take(&out->bytes, sizes->logit_rows * sizeof(uint64_t));
+  out->arrived = mgl_cuda_take(&out->bytes, out->shared_tiles * sizeof(uint32_t));
+  out->stage_ns = mgl_cuda_take(&out->bytes, stages * sizeof(uint64_t));
   out->zero_bytes = out->bytes - out->zeros;
   if (sizes->ranks > 1) {
     out->stages = stages;
     out->counters_bytes = (stages + out->shared_tiles) * sizeof(mgl_word);
-    out->counters = take(&out->bytes, 2 * out->counters_bytes);
+    out->counters = mgl_cuda_take(&out->bytes, 2 * out->counters_bytes);
   }
   return MGL_OK;
 }

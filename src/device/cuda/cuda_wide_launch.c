@@ -148,9 +148,8 @@ mgl_status mgl_cuda_wide_load(mgl_cuda_program *p, mgl_error *err) {
   }
   MGL_CUDA_TRY(driver, module_function, err, &p->wide.plan_kernel, p->wide.plan_module,
                "mgl_wide_plan_run");
-  MGL_CUDA_TRY(driver, module_function, err, &p->wide.sample_kernel, p->wide.plan_module,
-               "mgl_wide_sample_run");
-  return MGL_OK;
+  return MGL_CUDA_CALL(driver, module_function, err, &p->wide.sample_kernel, p->wide.plan_module,
+                       "mgl_wide_sample_run");
 }
 
 static mgl_status upload_graph(mgl_cuda_program *p, uint32_t idx, unsigned char *buffer,
@@ -167,8 +166,7 @@ static mgl_status upload_graph(mgl_cuda_program *p, uint32_t idx, unsigned char 
       .cut = &p->wide.cut[idx]};
   const mgl_cuda_wide_range all = {0, UINT32_MAX}, chosen = {p->first_op, p->last_op};
   MGL_TRY(mgl_cuda_wide_make_graph(&a, idx, p->chosen ? chosen : all, &lists, err));
-  MGL_CUDA_TRY(driver, copy_to_device, err, a.block + g->ops, buffer, (size_t)bytes);
-  return MGL_OK;
+  return MGL_CUDA_CALL(driver, copy_to_device, err, a.block + g->ops, buffer, (size_t)bytes);
 }
 
 // Writes what attention must find between its layers.
@@ -177,9 +175,8 @@ static mgl_status clear_attention(mgl_cuda_program *p, mgl_error *err) {
   const mgl_cu_ptr block = p->memory[MGL_CUDA_MEMORY_WIDE];
   MGL_CUDA_TRY(&p->device->driver, memory_set, err, block + wide->stream_partials, 0xff,
                (size_t)wide->stream_partial_bytes);
-  MGL_CUDA_TRY(&p->device->driver, memory_set, err, block + wide->merges, 0,
-               (size_t)wide->merge_bytes);
-  return MGL_OK;
+  return MGL_CUDA_CALL(&p->device->driver, memory_set, err, block + wide->merges, 0,
+                       (size_t)wide->merge_bytes);
 }
 
 // Behind a launch that was ended early, before the next run is uploaded: the word that ended it has
@@ -213,9 +210,7 @@ mgl_status mgl_cuda_wide_upload(mgl_cuda_program *p, mgl_error *err) {
                (size_t)wide->bytes);
   MGL_TRY(clear_attention(p, err));
   p->wide.image = mgl_alloc_zeroed(1, (size_t)wide->image_bytes);
-  if (p->wide.image == NULL) {
-    return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the plan of a large iteration");
-  }
+  MGL_TRY(mgl_alloc_check(p->wide.image, err, "the plan of a large iteration"));
   MGL_TRY(upload_run(p, err));
   return mgl_cuda_wide_upload_graphs(p, err);
 }
@@ -230,9 +225,7 @@ mgl_status mgl_cuda_wide_upload_graphs(mgl_cuda_program *p, mgl_error *err) {
     const mgl_cuda_wide_graph *g = &wide->graphs[i];
     unsigned char *buffer = mgl_alloc_zeroed(
         1, (size_t)(g->step_start - g->ops) + (p->workers + (size_t)1) * sizeof(uint32_t));
-    if (buffer == NULL) {
-      return mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for the steps of a task graph");
-    }
+    MGL_TRY(mgl_alloc_check(buffer, err, "the steps of a task graph"));
     mgl_status status = upload_graph(p, i, buffer, err);
     mgl_free(buffer);
     MGL_TRY(status);
@@ -242,13 +235,9 @@ mgl_status mgl_cuda_wide_upload_graphs(mgl_cuda_program *p, mgl_error *err) {
 
 void mgl_cuda_wide_release(mgl_cuda_program *p) {
   for (uint32_t i = 0; i < MGL_WIDE_TILES; i++) {
-    if (p->wide.kernels[i].module != NULL) {
-      (void)p->device->driver.module_unload(p->wide.kernels[i].module);
-    }
+    MGL_CUDA_RELEASE(&p->device->driver, module_unload, p->wide.kernels[i].module);
   }
-  if (p->wide.plan_module != NULL) {
-    (void)p->device->driver.module_unload(p->wide.plan_module);
-  }
+  MGL_CUDA_RELEASE(&p->device->driver, module_unload, p->wide.plan_module);
 }
 
 // --- a launch ------------------------------------------------------------------------------------
@@ -284,10 +273,8 @@ mgl_status mgl_cuda_wide_abort(mgl_cuda_program *p, mgl_error *err) {
     MGL_CUDA_TRY(&p->device->driver, copy_to_device_async, err, of_turns, p->fault_word,
                  sizeof *p->fault_word, p->abort_stream);
   }
-  return mgl_cuda_check(&p->device->driver,
-                        p->device->driver.copy_to_device_async(
-                            fault, p->fault_word, sizeof *p->fault_word, p->abort_stream),
-                        "copy_to_device_async", err);
+  return MGL_CUDA_CALL(&p->device->driver, copy_to_device_async, err, fault, p->fault_word,
+                       sizeof *p->fault_word, p->abort_stream);
 }
 
 static mgl_status wait_for_end(mgl_cuda_program *p, uint64_t deadline_ns, mgl_error *err) {
@@ -318,10 +305,9 @@ static mgl_status upload(mgl_cuda_program *p, size_t image_bytes, mgl_error *err
 static mgl_status launch_kernel(mgl_cuda_program *p, uint32_t idx, mgl_error *err) {
   mgl_cu_ptr run = p->memory[MGL_CUDA_MEMORY_WIDE] + p->wide.layout.image;
   void *parameters[] = {&run};
-  MGL_CUDA_TRY(&p->device->driver, launch_cooperative, err, p->wide.kernels[idx].kernel, p->workers,
-               1, 1, (unsigned)block_threads(p), 1, 1, (unsigned)block_smem_bytes(p), p->stream,
-               parameters);
-  return MGL_OK;
+  return MGL_CUDA_CALL(&p->device->driver, launch_cooperative, err, p->wide.kernels[idx].kernel,
+                       p->workers, 1, 1, (unsigned)block_threads(p), 1, 1,
+                       (unsigned)block_smem_bytes(p), p->stream, parameters);
 }
 
 mgl_status mgl_cuda_wide_run_plan(mgl_cuda_program *p, const mgl_plan *plan,
@@ -404,8 +390,7 @@ mgl_status mgl_cuda_wide_queue(mgl_cuda_program *p, bool *over, mgl_error *err) 
 
 mgl_status mgl_cuda_wide_end(mgl_cuda_program *p, mgl_error *err) {
   mgl_cuda_planning *planning = &mgl_cuda_image_run(p)->planning;
-  MGL_CUDA_TRY(&p->device->driver, copy_to_host, err, planning,
-               mgl_cuda_state_at(p, p->layout.state.run + offsetof(mgl_cuda_run, planning)),
-               sizeof *planning);
-  return MGL_OK;
+  return MGL_CUDA_CALL(&p->device->driver, copy_to_host, err, planning,
+                       mgl_cuda_state_at(p, p->layout.state.run + offsetof(mgl_cuda_run, planning)),
+                       sizeof *planning);
 }

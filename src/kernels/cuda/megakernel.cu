@@ -7,6 +7,7 @@
 #include "kernels/cuda/attend/attend_warps.cuh"
 #include "kernels/cuda/attend/tasks_attend.cuh"
 #include "kernels/cuda/common/experts.cuh"
+#include "kernels/cuda/common/layout.h"
 #include "kernels/cuda/common/trace.cuh"
 #include "kernels/cuda/common/worker.cuh"
 #include "kernels/cuda/custom/tasks_custom.cuh"
@@ -26,33 +27,8 @@
 #include "kernels/cuda/small/tasks_sample.cuh"
 #include "twin/device_run.h"
 
-static_assert(offsetof(mgl_task, cost) == MGL_HOST_BYTES_TASK_COST, "the host's layout");
-static_assert(offsetof(mgl_event, last_task) == MGL_HOST_BYTES_EVENT_LAST, "the host's layout");
-static_assert(offsetof(mgl_protocol, info) == MGL_HOST_BYTES_PROTOCOL_INFO, "the host's layout");
-static_assert(offsetof(mgl_protocol, fault) == MGL_HOST_BYTES_PROTOCOL_FAULT, "the host's layout");
-static_assert(offsetof(mgl_worker_shared, current) == MGL_HOST_BYTES_WORKER_CURRENT,
-              "the host's layout");
-static_assert(offsetof(mgl_cuda_run, stall) == MGL_HOST_BYTES_RUN_STALL, "the host's layout");
-static_assert(offsetof(mgl_cuda_plan, items) == MGL_HOST_BYTES_PLAN_ITEMS, "the host's layout");
-static_assert(sizeof(mgl_task) == MGL_HOST_BYTES_TASK, "the host's layout");
-static_assert(sizeof(mgl_event) == MGL_HOST_BYTES_EVENT, "the host's layout");
-static_assert(sizeof(mgl_queue_slot) == MGL_HOST_BYTES_QUEUE_SLOT, "the host's layout");
-static_assert(sizeof(mgl_queue) == MGL_HOST_BYTES_QUEUE, "the host's layout");
-static_assert(sizeof(mgl_worker_shared) == MGL_HOST_BYTES_WORKER_SHARED, "the host's layout");
-static_assert(sizeof(mgl_protocol) == MGL_HOST_BYTES_PROTOCOL, "the host's layout");
-static_assert(sizeof(mgl_cuda_op) == MGL_HOST_BYTES_OP, "the host's layout");
-static_assert(sizeof(mgl_cuda_step) == MGL_HOST_BYTES_STEP, "the host's layout");
-static_assert(sizeof(mgl_cuda_plan) == MGL_HOST_BYTES_PLAN, "the host's layout");
-static_assert(sizeof(mgl_cuda_sequence) == MGL_HOST_BYTES_SEQUENCE, "the host's layout");
-static_assert(sizeof(mgl_cuda_logprobs) == MGL_HOST_BYTES_LOGPROBS, "the host's layout");
-static_assert(sizeof(mgl_planner_slot) == MGL_HOST_BYTES_PLANNER_SLOT, "the host's layout");
-static_assert(sizeof(mgl_planner_page) == MGL_HOST_BYTES_PLANNER_PAGE, "the host's layout");
-static_assert(sizeof(mgl_planner) == MGL_HOST_BYTES_PLANNER, "the host's layout");
-static_assert(sizeof(mgl_feed) == MGL_HOST_BYTES_FEED, "the host's layout");
-static_assert(sizeof(mgl_feed_command) == MGL_HOST_BYTES_FEED_COMMAND, "the host's layout");
-static_assert(sizeof(mgl_feed_iteration) == MGL_HOST_BYTES_FEED_ITERATION, "the host's layout");
-static_assert(sizeof(mgl_cuda_trace) == MGL_HOST_BYTES_TRACE, "the host's layout");
-static_assert(sizeof(mgl_cuda_run) == MGL_HOST_BYTES_RUN, "the host's layout");
+#define MGL_LAYOUT_RUN MGL_SAME_LAYOUT
+#include "twin/layout.def"
 
 // A task's code as a function of its own, so that its registers do not spill for others. What a
 // consumer keeps between tasks goes in and out as numbers: a structure behind a pointer would live
@@ -61,13 +37,7 @@ template <void (*task)(mgl_worker *)>
 static __device__ __noinline__ uint32_t mgl_call(mgl_cuda_run *run, mgl_block *block,
                                                  uint32_t state) {
   mgl_worker w;
-  w.run = run;
-  w.block = block;
-  w.scratch = (uint8_t *)block + MGL_CUDA_BLOCK_BYTES;
-  w.pages = w.scratch + MGL_CUDA_SCRATCH_BYTES;
-  w.thread = threadIdx.x;
-  w.warp = threadIdx.x / 32;
-  w.lane = threadIdx.x % 32;
+  mgl_worker_enter(&w, run, block, MGL_CUDA_SCRATCH_BYTES);
   w.slot = state & 1;
   w.slot_parity = state >> 1 & 1;
   w.page = state >> 8;
@@ -81,8 +51,8 @@ static_assert(MGL_CUDA_SLOTS == 2, "a slot is one bit of the state");
 
 // The linears of one packing of codes.
 template <mgl_packing P>
-static __device__ __forceinline__ uint32_t mgl_run_coded(mgl_cuda_run *run, mgl_block *block,
-                                                         uint32_t state, uint32_t function) {
+MGL_DEVICE uint32_t mgl_run_coded(mgl_cuda_run *run, mgl_block *block, uint32_t state,
+                                  uint32_t function) {
   switch (function) {
 #define MGL_TASK_CODED(ENUM, name, ...) \
   case MGL_CODED_##ENUM:                \
@@ -95,8 +65,8 @@ static __device__ __forceinline__ uint32_t mgl_run_coded(mgl_cuda_run *run, mgl_
 
 // Of those packings that the model has; others are not compiled.
 template <int P>
-static __device__ __forceinline__ uint32_t mgl_find_coded(mgl_cuda_run *run, mgl_block *block,
-                                                          uint32_t state, uint32_t function) {
+MGL_DEVICE uint32_t mgl_find_coded(mgl_cuda_run *run, mgl_block *block, uint32_t state,
+                                   uint32_t function) {
   if constexpr (P < MGL_PACKING_COUNT) {
     if constexpr ((MGL_PACKINGS >> P & 1) != 0) {
       if (function < MGL_CODED_FUNCTIONS) {
@@ -110,7 +80,7 @@ static __device__ __forceinline__ uint32_t mgl_find_coded(mgl_cuda_run *run, mgl
 
 // A task without work (mgl_cuda_program_choose, or a measurement): it waits, and takes the pages
 // that the loader streams for it.
-static __device__ __forceinline__ void mgl_task_nothing(mgl_worker *w) {
+MGL_DEVICE void mgl_task_nothing(mgl_worker *w) {
   const mgl_slot *slot = mgl_task_slot(w);
   if (!mgl_task_begin(w) || slot->op.kind != MGL_CUDA_OP_STREAMED) {
     return;
@@ -122,17 +92,13 @@ static __device__ __forceinline__ void mgl_task_nothing(mgl_worker *w) {
     if (w->lane == 0) {
       mgl_mbarrier_arrive(&w->block->page_free[w->page]);
     }
-    w->page++;
-    if (w->page == w->page_count) {
-      w->page = 0;
-      w->page_parity ^= 1;
-    }
+    mgl_next_page(w);
   }
 }
 
 // The state with its place in a ring as long as the task wants it. Here and not in mgl_call, where
 // a task that takes no pages would have to keep the place apart from the rest of the state.
-static __device__ __forceinline__ uint32_t mgl_enter_ring(const mgl_slot *slot, uint32_t state) {
+MGL_DEVICE uint32_t mgl_enter_ring(const mgl_slot *slot, uint32_t state) {
   if (MGL_LOADER_LANES > 1) {
     return state;  // rings have one length there (mgl_cuda_ring_pages)
   }
@@ -141,8 +107,7 @@ static __device__ __forceinline__ uint32_t mgl_enter_ring(const mgl_slot *slot, 
   return page << 8 | parity << 2 | (state & 3);
 }
 
-static __device__ __forceinline__ uint32_t mgl_run_task(mgl_cuda_run *run, mgl_block *block,
-                                                        uint32_t state) {
+MGL_DEVICE uint32_t mgl_run_task(mgl_cuda_run *run, mgl_block *block, uint32_t state) {
   const uint32_t function = block->slots[state & 1].function;
   state = mgl_enter_ring(&block->slots[state & 1], state);
   if (MGL_HAS_CODES && function >= MGL_CALL_CODED) {
@@ -207,10 +172,7 @@ static __device__ void mgl_block_init(const mgl_cuda_run *run, mgl_block *block)
     mgl_mbarrier_init(&block->done[i], MGL_CUDA_CONSUMER_WARPS);
     mgl_mbarrier_init(&block->stored[i], 1);
   }
-  for (uint32_t i = 0; i < pages; i++) {
-    mgl_mbarrier_init(&block->page_full[i], MGL_LOADER_LANES);
-    mgl_mbarrier_init(&block->page_free[i], MGL_CUDA_CONSUMER_WARPS);
-  }
+  mgl_init_pages(block, pages);
   block->page_count = (uint16_t)pages;
   block->debug = run->delay != 0 || run->injection != MGL_INJECT_NONE ? 1 : 0;
   block->activated = 0;
@@ -221,9 +183,7 @@ static __device__ void mgl_block_init(const mgl_cuda_run *run, mgl_block *block)
   }
   block->heard = 0;
   block->stop = 0;
-#if MGL_TARGET_COPIES
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");  // the copy engine sees them
-#endif
+  mgl_mbarriers_made();
 }
 
 enum {
@@ -232,19 +192,6 @@ enum {
   MGL_CONSUMER_REGISTERS = 208,
   MGL_ROLE_REGISTERS = 88,
 };
-
-// Moves registers between warpgroups, where the hardware can: consumers need more than the other
-// roles. Whole warpgroups call it.
-template <int registers, bool more>
-static __device__ __forceinline__ void mgl_set_registers() {
-#if MGL_TARGET_COPIES
-  if (more) {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
-  } else {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
-  }
-#endif
-}
 
 extern "C" __global__ void __launch_bounds__(MGL_CUDA_THREADS, 1)
     mgl_megakernel(mgl_cuda_run *run) {

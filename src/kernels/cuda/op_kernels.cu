@@ -18,6 +18,7 @@
 #define MGL_KERNEL_PER_OP 1
 
 #include "kernels/cuda/attend/op_attend.cuh"
+#include "kernels/cuda/common/layout.h"
 #include "kernels/cuda/common/worker.cuh"
 #include "kernels/cuda/linear/op_linear_one.cuh"
 #include "kernels/cuda/linear/tasks_linear.cuh"
@@ -29,10 +30,9 @@
 #include "twin/op_launch.h"
 #include "twin/variant.h"
 
-static_assert(sizeof(mgl_cuda_op_launch) == MGL_HOST_BYTES_OP_LAUNCH, "the host's layout");
-static_assert(sizeof(mgl_cuda_plan) == MGL_HOST_BYTES_PLAN, "the host's layout");
-static_assert(sizeof(mgl_cuda_sequence) == MGL_HOST_BYTES_SEQUENCE, "the host's layout");
-static_assert(sizeof(mgl_cuda_run) == MGL_HOST_BYTES_RUN, "the host's layout");
+#define MGL_LAYOUT_RUN MGL_SAME_LAYOUT
+#define MGL_LAYOUT_LAUNCH MGL_SAME_LAYOUT
+#include "twin/layout.def"
 
 static_assert(MGL_OP_SCRATCH_ONE == MGL_OP_ONE_X_AT && MGL_OP_SCRATCH_EIGHT == MGL_LINEAR_NORM_AT &&
                   MGL_OP_SCRATCH_MAX_NORM == MGL_LINEAR_NORM_MAX,
@@ -49,15 +49,14 @@ static __device__ int mgl_ask_next_plan(mgl_protocol *, uint64_t) {
 // --- a block -------------------------------------------------------------------------------------
 
 // Lets the blocks of the next kernel come.
-static __device__ __forceinline__ void mgl_let_next_come() {
+MGL_DEVICE void mgl_let_next_come() {
 #if MGL_TARGET_COPIES
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
 // The units of this block, of the first or the second op. False: it is the second one's.
-static __device__ __forceinline__ bool mgl_block_units(const mgl_cuda_op_launch &launch,
-                                                       uint32_t *begin, uint32_t *end) {
+MGL_DEVICE bool mgl_block_units(const mgl_cuda_op_launch &launch, uint32_t *begin, uint32_t *end) {
   if (blockIdx.x >= launch.blocks) {
     *begin = 0;
     *end = launch.second_units;
@@ -69,8 +68,7 @@ static __device__ __forceinline__ bool mgl_block_units(const mgl_cuda_op_launch 
 }
 
 // One warp: the block's task, as a controller would hand it over.
-static __device__ __forceinline__ void mgl_fill_slot(const mgl_cuda_op_launch &launch,
-                                                     mgl_block *block) {
+MGL_DEVICE void mgl_fill_slot(const mgl_cuda_op_launch &launch, mgl_block *block) {
   mgl_slot *slot = &block->slots[0];
   uint32_t lane = threadIdx.x % 32;
   uint32_t begin, end;
@@ -98,32 +96,22 @@ static __device__ __forceinline__ void mgl_fill_slot(const mgl_cuda_op_launch &l
   }
 }
 
-static __device__ __forceinline__ mgl_worker mgl_make_worker(const mgl_cuda_op_launch &launch) {
-  mgl_worker w;
-  w.run = launch.run;
-  w.block = (mgl_block *)mgl_memory;
-  w.scratch = mgl_memory + MGL_CUDA_BLOCK_BYTES;
-  w.pages = w.scratch + launch.scratch_bytes;
-  w.thread = threadIdx.x;
-  w.warp = threadIdx.x / 32;
-  w.lane = threadIdx.x % 32;
-  w.slot = 0;
-  w.slot_parity = 0;
-  w.page = 0;
-  w.page_parity = 0;
+MGL_DEVICE mgl_worker mgl_make_worker(const mgl_cuda_op_launch &launch) {
+  mgl_worker w = {};
+  mgl_worker_enter(&w, launch.run, (mgl_block *)mgl_memory, launch.scratch_bytes);
   w.page_count = launch.page_count;
   return w;
 }
 
 // Number of the live iteration plus 1, once this iteration's first kernel has ended.
-static __device__ __forceinline__ uint64_t mgl_published(const mgl_cuda_run *run) {
+MGL_DEVICE uint64_t mgl_published(const mgl_cuda_run *run) {
   return mgl_load_relaxed(&run->protocol.published);
 }
 
 // --- the next plan
 // ---------------------------------------------------------------------------------
 
-static __device__ __forceinline__ void mgl_plan_nothing(mgl_cuda_plan *plan) {
+MGL_DEVICE void mgl_plan_nothing(mgl_cuda_plan *plan) {
   plan->graph = UINT32_MAX;
   plan->token_count = 0;
   plan->sequence_count = 0;
@@ -182,8 +170,7 @@ extern "C" __global__ void __launch_bounds__(MGL_OP_PLAN_THREADS, 1)
 
 // Returns where page number `index` of the block's stream (page_stream.cuh) lies, and its bytes;
 // the stream is that of one pass.
-static __device__ __forceinline__ const uint8_t *mgl_page_of(const mgl_load *load, uint32_t index,
-                                                             uint32_t *bytes) {
+MGL_DEVICE const uint8_t *mgl_page_of(const mgl_load *load, uint32_t index, uint32_t *bytes) {
   uint32_t pages = mgl_pages_of_block(load->k_padded);
   uint32_t most = load->batch_blocks;
   uint32_t block = load->begin + index / (most * pages) * most;
@@ -200,7 +187,7 @@ static __device__ __forceinline__ const uint8_t *mgl_page_of(const mgl_load *loa
 }
 
 // Into the L2, with nobody waiting for it.
-static __device__ __forceinline__ void mgl_page_to_l2(const mgl_load *load, uint32_t index) {
+MGL_DEVICE void mgl_page_to_l2(const mgl_load *load, uint32_t index) {
 #if MGL_TARGET_COPIES
   uint32_t bytes;
   const uint8_t *from = mgl_page_of(load, index, &bytes);
@@ -208,7 +195,7 @@ static __device__ __forceinline__ void mgl_page_to_l2(const mgl_load *load, uint
 #endif
 }
 
-static __device__ __forceinline__ mgl_load mgl_load_of(const mgl_cuda_op_launch &launch) {
+MGL_DEVICE mgl_load mgl_load_of(const mgl_cuda_op_launch &launch) {
   mgl_load load;
   load.weights = launch.ops[0].weights;
   load.k_padded = launch.ops[0].k_padded;
@@ -219,23 +206,12 @@ static __device__ __forceinline__ mgl_load mgl_load_of(const mgl_cuda_op_launch 
   return load;
 }
 
-static __device__ __forceinline__ void mgl_init_pages(mgl_block *block, uint32_t pages) {
-  for (uint32_t i = 0; i < pages; i++) {
-    mgl_mbarrier_init(&block->page_full[i], MGL_LOADER_LANES);
-    mgl_mbarrier_init(&block->page_free[i], MGL_CUDA_CONSUMER_WARPS);
-  }
-#if MGL_TARGET_COPIES
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");  // the copy engine sees them
-#endif
-}
-
 // Waits until the next page may be loaded. Meanwhile, while the kernels before still compute,
 // brings pages behind the ring into the L2, a page at a time: what those kernels wait for must not
 // queue behind them. False: there is nothing to compute. One lane.
-static __device__ __forceinline__ bool mgl_await_room(const mgl_cuda_op_launch &launch,
-                                                      const mgl_load *load, uint32_t l2_end,
-                                                      uint32_t *l2_at, long long *l2_clock,
-                                                      mgl_loader *l) {
+MGL_DEVICE bool mgl_await_room(const mgl_cuda_op_launch &launch, const mgl_load *load,
+                               uint32_t l2_end, uint32_t *l2_at, long long *l2_clock,
+                               mgl_loader *l) {
   for (;;) {
     bool waits = mgl_loader_word(l, offsetof(mgl_block, arrived)) == 0;
     mgl_loader_look(l);
@@ -255,8 +231,7 @@ static __device__ __forceinline__ bool mgl_await_room(const mgl_cuda_op_launch &
 }
 
 // The loader warp: all pages of the block's task.
-static __device__ __forceinline__ void mgl_load_op(const mgl_cuda_op_launch &launch,
-                                                   const mgl_load *load) {
+MGL_DEVICE void mgl_load_op(const mgl_cuda_op_launch &launch, const mgl_load *load) {
   mgl_loader l = {};
   l.block_at = mgl_kept(mgl_shared_address(mgl_memory));
   l.pages_at = l.block_at + MGL_CUDA_BLOCK_BYTES + launch.scratch_bytes;
@@ -280,8 +255,7 @@ static __device__ __forceinline__ void mgl_load_op(const mgl_cuda_op_launch &lau
       }
       mgl_page_load(l.pages_at + l.page * MGL_CUDA_PAGE_BYTES, from, bytes,
                     mgl_loader_full(&l, l.page));
-      mgl_ring_next(&l, &l.page, &l.parity);
-      l.in_flight++;
+      mgl_load_ends(&l);
     }
     while (mgl_loader_looks() && l.in_flight > 0) {  // no block ends with copies on their way
       mgl_loader_look(&l);
@@ -291,7 +265,7 @@ static __device__ __forceinline__ void mgl_load_op(const mgl_cuda_op_launch &lau
 
 // The second op, if any, is next_plan.
 template <void (*task)(mgl_worker *)>
-static __device__ __forceinline__ void mgl_op_linear(const mgl_cuda_op_launch &launch) {
+MGL_DEVICE void mgl_op_linear(const mgl_cuda_op_launch &launch) {
   mgl_block *block = (mgl_block *)mgl_memory;
   uint32_t warp = threadIdx.x / 32;
   if (blockIdx.x >= launch.blocks) {  // next_plan's
@@ -307,6 +281,7 @@ static __device__ __forceinline__ void mgl_op_linear(const mgl_cuda_op_launch &l
     mgl_fill_slot(launch, block);
   } else if (threadIdx.x == MGL_CUDA_CONSUMERS) {
     mgl_init_pages(block, launch.page_count);
+    mgl_mbarriers_made();
     mgl_let_next_come();
   }
   __syncthreads();
@@ -334,8 +309,7 @@ static __device__ __forceinline__ void mgl_op_linear(const mgl_cuda_op_launch &l
 // --- attention -----------------------------------------------------------------------------------
 
 // A whole warp: the block's first item, into the slot that it has filled.
-static __device__ __forceinline__ void mgl_op_find_first(const mgl_cuda_op_launch &launch,
-                                                         mgl_slot *slot) {
+MGL_DEVICE void mgl_op_find_first(const mgl_cuda_op_launch &launch, mgl_slot *slot) {
   enum { WORDS = offsetof(mgl_op_first, padding) / sizeof(uint32_t), ITEM = 12 };
   static_assert(sizeof(mgl_cuda_item) == ITEM * sizeof(uint32_t) && WORDS < 32 &&
                     offsetof(mgl_first_item, pages) ==
@@ -376,7 +350,7 @@ static __device__ __forceinline__ void mgl_op_find_first(const mgl_cuda_op_launc
 
 // Whether this block has nothing to do. One of no attention of an iteration of nothing waits: the
 // next plan is being made.
-static __device__ __forceinline__ bool mgl_attend_is_idle(const mgl_slot *slot) {
+MGL_DEVICE bool mgl_attend_is_idle(const mgl_slot *slot) {
   if (slot->first.item_count == 0) {
     mgl_await_kernels_before();
   }
@@ -385,7 +359,7 @@ static __device__ __forceinline__ bool mgl_attend_is_idle(const mgl_slot *slot) 
 
 // The second op, if any, is next_plan.
 template <void (*task)(mgl_worker *)>
-static __device__ __forceinline__ void mgl_op_attention(const mgl_cuda_op_launch &launch) {
+MGL_DEVICE void mgl_op_attention(const mgl_cuda_op_launch &launch) {
   if (threadIdx.x == 0) {
     mgl_let_next_come();
   }

@@ -1,11 +1,13 @@
 // Plain kernels: one for each op of the tensor program that is not fused, for models that no fused
 // task covers yet (twin/plain.def lists them; device/cuda/cuda_plain.c launches them).
+#include "kernels/cuda/common/layout.h"
 #include "kernels/cuda/plain/plain_attention.cuh"
 #include "kernels/cuda/plain/plain_linear.cuh"
 #include "kernels/cuda/plain/plain_ordered_experts.cuh"
 #include "kernels/cuda/plain/plain_rows.cuh"
 
-static_assert(sizeof(mgl_plain_op) == MGL_HOST_BYTES_PLAIN_OP, "the host's layout");
+#define MGL_LAYOUT_PLAIN MGL_SAME_LAYOUT
+#include "twin/layout.def"
 
 // Two blocks on a multiprocessor at least: nothing said, the compiler spills for three.
 #define MGL_PLAIN(enum_name, name)                                                            \

@@ -102,19 +102,6 @@ static __device__ inline void mgl_read_wait(uint64_t *barrier, uint32_t parity) 
   }
 }
 
-static __device__ inline void mgl_read_page(uint8_t *page, const uint8_t *from, uint32_t bytes,
-                                            uint64_t *full) {
-  asm volatile(
-      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(mgl_shared_address(full)),
-      "r"(bytes)
-      : "memory");
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(mgl_shared_address(page)),
-      "l"(from), "r"(bytes), "r"(mgl_shared_address(full))
-      : "memory");
-}
-
 // The last warp keeps a ring of smem pages filled by bulk copies, the others fold what arrives.
 // Block b reads pages b, b + grid, ... of the memory. Consumers wait for every page, so that the
 // block does not end with copies outstanding.
@@ -126,7 +113,7 @@ static __device__ uint32_t mgl_read_by_copies(const uint8_t *memory, uint64_t by
       mgl_mbarrier_init(&ring.full[i], 1);
       mgl_mbarrier_init(&ring.empty[i], MGL_READ_CONSUMER_WARPS);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    mgl_mbarriers_made();
   }
   __syncthreads();
   bool loads = threadIdx.x >= MGL_READ_CONSUMER_WARPS * 32;
@@ -143,7 +130,9 @@ static __device__ uint32_t mgl_read_by_copies(const uint8_t *memory, uint64_t by
     uint8_t *page = pages + slot * MGL_CUDA_PAGE_BYTES;
     if (loads) {
       mgl_read_wait(&ring.empty[slot], parity ^ 1);  // passes at once in round 0
-      mgl_read_page(page, memory + at, page_bytes, &ring.full[slot]);
+      const uint32_t full = mgl_shared_address(&ring.full[slot]);
+      mgl_mbarrier_expect_at(full, page_bytes);
+      mgl_bulk_copy_at(mgl_shared_address(page), memory + at, page_bytes, full);
     } else {
       mgl_read_wait(&ring.full[slot], parity);
       for (uint32_t i = threadIdx.x * sizeof(mgl_chunk); i < page_bytes;

@@ -1,6 +1,7 @@
 // The megakernel of the wide class: iterations of up to 2048 tokens, one a launch, one block per
 // SM, all resident (wide_run.h).
 #include "kernels/cuda/attend/wide_attend.cuh"
+#include "kernels/cuda/common/layout.h"
 #include "kernels/cuda/linear/wide_linear.cuh"
 #include "kernels/cuda/roles/wide_ranks.cuh"
 #include "kernels/cuda/roles/wide_worker.cuh"
@@ -9,15 +10,8 @@
 #include "kernels/cuda/small/wide_tasks.cuh"
 #include "twin/wide_run.h"
 
-#ifdef MGL_HOST_BYTES_WIDE_RUN  // else not compiled by cuda_jit.c
-static_assert(sizeof(mgl_wide_run) == MGL_HOST_BYTES_WIDE_RUN, "the host's layout");
-static_assert(sizeof(mgl_wide_op) == MGL_HOST_BYTES_WIDE_OP, "the host's layout");
-static_assert(sizeof(mgl_cuda_step) == MGL_HOST_BYTES_STEP, "the host's layout");
-static_assert(offsetof(mgl_wide_run, fault) == MGL_HOST_BYTES_WIDE_FAULT, "the host's layout");
-static_assert(offsetof(mgl_wide_plan, logit_rows) == MGL_HOST_BYTES_WIDE_LOGIT_ROWS,
-              "the host's layout");
-static_assert(offsetof(mgl_wide_work, items) == MGL_HOST_BYTES_WIDE_ITEMS, "the host's layout");
-#endif
+#define MGL_LAYOUT_WIDE MGL_SAME_LAYOUT
+#include "twin/layout.def"
 
 enum {
   // Threads start with 168 registers each, and hand them round: 256 threads * 224 + 128 * 56 are as
@@ -33,8 +27,7 @@ static __device__ int mgl_ask_next_plan(mgl_protocol *, uint64_t) {
 
 // A task. All of them in one function: one with an ABI gets no more registers than service warps
 // have.
-static __device__ __forceinline__ void mgl_wide_run_task(mgl_wide_worker *w,
-                                                         const mgl_wide_slot *slot) {
+MGL_DEVICE void mgl_wide_run_task(mgl_wide_worker *w, const mgl_wide_slot *slot) {
   switch (slot->op.kind) {
     case MGL_OP_QKV_PROJ:
     case MGL_OP_LINEAR_ADD:
@@ -60,18 +53,8 @@ static __device__ __forceinline__ void mgl_wide_run_task(mgl_wide_worker *w,
 
 #if MGL_TARGET_WGMMA
 
-// Moves registers between warpgroups.
-template <int registers, bool more>
-static __device__ __forceinline__ void mgl_wide_set_registers() {
-  if (more) {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
-  } else {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
-  }
-}
-
 // Tasks in the order of the list.
-static __device__ __forceinline__ void mgl_wide_consume(mgl_wide_worker *w) {
+MGL_DEVICE void mgl_wide_consume(mgl_wide_worker *w) {
   while (mgl_wide_wait(w, &w->block->go[w->slot], w->parity)) {
     const mgl_wide_slot *slot = &w->block->slots[w->slot];
     mgl_wide_run_task(w, slot);
@@ -101,16 +84,16 @@ static __device__ void mgl_wide_block_init(mgl_wide_block *block) {
   for (uint32_t i = 0; i < MGL_WIDE_BOUNCES; i++) {
     mgl_mbarrier_init(&block->bounced[i], 1);
   }
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");  // the copy engine sees them
+  mgl_mbarriers_made();
 }
 
 // A warp's part in the block's list.
-static __device__ __forceinline__ void mgl_wide_walk(mgl_wide_worker *w) {
+MGL_DEVICE void mgl_wide_walk(mgl_wide_worker *w) {
   if (w->warp < MGL_WIDE_CONSUMER_WARPS) {
-    mgl_wide_set_registers<MGL_WIDE_CONSUMER_REGISTERS, true>();
+    mgl_set_registers<MGL_WIDE_CONSUMER_REGISTERS, true>();
     mgl_wide_consume(w);
   } else {
-    mgl_wide_set_registers<MGL_WIDE_SERVICE_REGISTERS, false>();
+    mgl_set_registers<MGL_WIDE_SERVICE_REGISTERS, false>();
     if (w->warp == MGL_WIDE_CONSUMER_WARPS) {
       mgl_wide_produce(w);
     } else if (w->warp == MGL_WIDE_CONSUMER_WARPS + 1) {
@@ -127,7 +110,7 @@ static __device__ __forceinline__ void mgl_wide_walk(mgl_wide_worker *w) {
 
 #else
 
-static __device__ __forceinline__ void mgl_wide_walk(mgl_wide_worker *w) {
+MGL_DEVICE void mgl_wide_walk(mgl_wide_worker *w) {
   const uint32_t end = w->run->step_start[blockIdx.x + 1];
 #pragma unroll 1
   for (uint32_t at = w->run->step_start[blockIdx.x]; at < end; at++) {

@@ -33,12 +33,7 @@ extern "C" __global__ void __launch_bounds__(MGL_CUDA_CONSUMERS)
   extern __shared__ __align__(128) uint8_t memory[];
   mgl_block *block = (mgl_block *)memory;
   mgl_worker w = {};
-  w.run = run;
-  w.block = block;
-  w.scratch = memory + MGL_CUDA_BLOCK_BYTES;
-  w.thread = threadIdx.x;
-  w.warp = threadIdx.x / 32;
-  w.lane = threadIdx.x % 32;
+  mgl_worker_enter(&w, run, block, 0);
   if (w.thread == 0) {
     block->slots[0].op.x = logits;
     block->slots[0].op.x_stride = run->vocab;

@@ -21,12 +21,11 @@ typedef struct mgl_decode_row {
 } mgl_decode_row;
 
 // Rows of an item: its queries, and K and V where its chunk has its position.
-static __device__ __forceinline__ uint32_t mgl_decode_rows(const mgl_attend *a) {
+MGL_DEVICE uint32_t mgl_decode_rows(const mgl_attend *a) {
   return mgl_attend_heads(a) + (a->cached_end < a->item.kv_end ? 2 : 0);
 }
 
-static __device__ __forceinline__ void mgl_decode_aim_norm(const mgl_attend *a, const float *norm,
-                                                           mgl_decode_row *row) {
+MGL_DEVICE void mgl_decode_aim_norm(const mgl_attend *a, const float *norm, mgl_decode_row *row) {
   row->normed = norm != nullptr;
 #pragma unroll
   for (uint32_t i = 0; i < MGL_ATTEND_PAIRS; i++) {
@@ -38,8 +37,7 @@ static __device__ __forceinline__ void mgl_decode_aim_norm(const mgl_attend *a, 
 }
 
 // Row `number` of an item.
-static __device__ __forceinline__ void mgl_decode_aim(const mgl_attend *a, uint32_t number,
-                                                      mgl_decode_row *row) {
+MGL_DEVICE void mgl_decode_aim(const mgl_attend *a, uint32_t number, mgl_decode_row *row) {
   const mgl_cuda_op *op = &a->slot->op;
   const uint32_t lane = mgl_attend_lane(a);
   const uint32_t first = mgl_attend_first_head(a);
@@ -74,8 +72,7 @@ static __device__ __forceinline__ void mgl_decode_aim(const mgl_attend *a, uint3
   mgl_decode_aim_norm(a, is_q ? op->q_norm : is_v ? nullptr : op->k_norm, row);
 }
 
-static __device__ __forceinline__ void mgl_decode_put(const mgl_decode_row *row, uint32_t element,
-                                                      float value) {
+MGL_DEVICE void mgl_decode_put(const mgl_decode_row *row, uint32_t element, float value) {
   static_assert(MGL_HEAD_DIM / 2 % 16 == 0, "rows of V have one permutation");
   uint16_t bits = mgl_round_bf16(value);
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(row->to + 2 * element * row->stride), "h"(bits)
@@ -86,9 +83,8 @@ static __device__ __forceinline__ void mgl_decode_put(const mgl_decode_row *row,
 }
 
 // Asks for a row's words and angles, without using any.
-static __device__ __forceinline__ void mgl_decode_ask(const mgl_attend *a,
-                                                      const mgl_decode_row *row,
-                                                      mgl_attend_row *words) {
+MGL_DEVICE void mgl_decode_ask(const mgl_attend *a, const mgl_decode_row *row,
+                               mgl_attend_row *words) {
 #pragma unroll
   for (uint32_t i = 0; i < MGL_ATTEND_PAIRS; i++) {
     words->low[i] = words->high[i] = words->cosine[i] = words->sine[i] = 0;
@@ -105,9 +101,8 @@ static __device__ __forceinline__ void mgl_decode_ask(const mgl_attend *a,
 }
 
 // In a carrying graph: asks again until all of the row is there, or the run stops.
-static __device__ __forceinline__ void mgl_decode_await(const mgl_attend *a,
-                                                        const mgl_decode_row *row,
-                                                        mgl_attend_row *words) {
+MGL_DEVICE void mgl_decode_await(const mgl_attend *a, const mgl_decode_row *row,
+                                 mgl_attend_row *words) {
   if (!MGL_CARRIES || (a->slot->op.flags & MGL_CUDA_CARRIED) == 0) {
     return;
   }
@@ -117,9 +112,8 @@ static __device__ __forceinline__ void mgl_decode_await(const mgl_attend *a,
 }
 
 // Norms and rotates a row, which is there now: the arithmetic of mgl_attend_norm_rotate.
-static __device__ __forceinline__ void mgl_decode_finish(const mgl_attend *a,
-                                                         const mgl_decode_row *row,
-                                                         const mgl_attend_row *words) {
+MGL_DEVICE void mgl_decode_finish(const mgl_attend *a, const mgl_decode_row *row,
+                                  const mgl_attend_row *words) {
   float low[MGL_ATTEND_PAIRS], high[MGL_ATTEND_PAIRS];
 #pragma unroll
   for (uint32_t i = 0; i < MGL_ATTEND_PAIRS; i++) {
@@ -151,8 +145,8 @@ static __device__ __forceinline__ void mgl_decode_finish(const mgl_attend *a,
 }
 
 // The rows of an item; row: this warp's first one, of which it has asked for the words.
-static __device__ __forceinline__ void mgl_decode_prepare(const mgl_attend *a, mgl_decode_row *row,
-                                                          mgl_attend_row *words) {
+MGL_DEVICE void mgl_decode_prepare(const mgl_attend *a, mgl_decode_row *row,
+                                   mgl_attend_row *words) {
   const uint32_t count = mgl_decode_rows(a);
   if (a->w->warp < count) {
     mgl_decode_await(a, row, words);
@@ -172,7 +166,7 @@ static __device__ __forceinline__ void mgl_decode_prepare(const mgl_attend *a, m
 
 // The megakernel's task of a plan in which all sequences decode: mgl_task_attend's, with the rows
 // as above.
-static __device__ __forceinline__ void mgl_task_attend_decode(mgl_worker *w) {
+MGL_DEVICE void mgl_task_attend_decode(mgl_worker *w) {
   mgl_attend a;
   mgl_attend_tile tile;
   mgl_attend_cursor cursor;

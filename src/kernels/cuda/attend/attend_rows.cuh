@@ -63,7 +63,7 @@ typedef struct mgl_attend {
 
 // The lane, as something that the compiler does not know to be constant: what is computed from it
 // is computed where it is used, and not kept in registers around the loop over tiles.
-static __device__ __forceinline__ uint32_t mgl_attend_lane(const mgl_attend *a) {
+MGL_DEVICE uint32_t mgl_attend_lane(const mgl_attend *a) {
   uint32_t lane = a->w->lane;
   asm volatile("" : "+r"(lane));
   return lane;
@@ -93,26 +93,26 @@ typedef struct mgl_attend_part {
 
 // Position in a tile of row `row` < 8 of the scores; row + 8 has that + 2. So the pairs of rows
 // that mgl_transpose8 brings together, with those of row + 8, are four consecutive positions.
-static __device__ __forceinline__ uint32_t mgl_attend_position(uint32_t row) {
+MGL_DEVICE uint32_t mgl_attend_position(uint32_t row) {
   return row / 2 * 4 + row % 2;
 }
 
 // Minus infinity: the score of what is not seen, and the maximum where nothing is. (No INFINITY
 // with the runtime compiler.)
-static __device__ __forceinline__ float mgl_attend_unseen(void) {
+MGL_DEVICE float mgl_attend_unseen(void) {
   return __uint_as_float(0xff800000u);
 }
 
 // Weights are relative to this maximum, which is finite also where nothing is seen, so that weights
 // are 0 there, not NaN.
-static __device__ __forceinline__ float mgl_attend_base(float max) {
+MGL_DEVICE float mgl_attend_base(float max) {
   return max == mgl_attend_unseen() ? 0.0f : max;
 }
 
 // --- items and pages -----------------------------------------------------------------------------
 
 // Moves on to the next unit until the index is one of an item. False: the task has no more.
-static __device__ __forceinline__ bool mgl_attend_seek(mgl_attend *a) {
+MGL_DEVICE bool mgl_attend_seek(mgl_attend *a) {
   while (a->index >= a->item_count) {
     if (++a->unit >= a->slot->end) {
       return false;
@@ -124,22 +124,22 @@ static __device__ __forceinline__ bool mgl_attend_seek(mgl_attend *a) {
 }
 
 // The query heads of a KV head that the item is for: how many, and the first one.
-static __device__ __forceinline__ uint32_t mgl_attend_heads(const mgl_attend *a) {
+MGL_DEVICE uint32_t mgl_attend_heads(const mgl_attend *a) {
   return MGL_HEAD_PARTS == 1 ? (uint32_t)MGL_GROUP : a->item.heads & 255;
 }
 
-static __device__ __forceinline__ uint32_t mgl_attend_first_head(const mgl_attend *a) {
+MGL_DEVICE uint32_t mgl_attend_first_head(const mgl_attend *a) {
   return MGL_HEAD_PARTS == 1 ? 0 : a->item.heads >> 8;
 }
 
-static __device__ __forceinline__ void mgl_attend_set_item(mgl_attend *a, const uint4 v[3]) {
+MGL_DEVICE void mgl_attend_set_item(mgl_attend *a, const uint4 v[3]) {
   a->item = {v[0].x, v[0].y, v[0].z, v[0].w, v[1].x, v[1].y,
              v[1].z, v[1].w, v[2].x, v[2].y, v[2].z, v[2].w};
   a->columns = a->item.count * mgl_attend_heads(a);
   a->cached_end = a->item.fresh < a->item.kv_end ? a->item.fresh : a->item.kv_end;
 }
 
-static __device__ __forceinline__ void mgl_attend_read_item(mgl_attend *a) {
+MGL_DEVICE void mgl_attend_read_item(mgl_attend *a) {
   const uint8_t *from = (const uint8_t *)&a->slot->plan->items[a->index];
   uint4 v[3] = {mgl_load_l2(from), mgl_load_l2(from + 16), mgl_load_l2(from + 32)};
   mgl_attend_set_item(a, v);
@@ -147,14 +147,14 @@ static __device__ __forceinline__ void mgl_attend_read_item(mgl_attend *a) {
 
 // Leaves a later item in the place of the first, for mgl_attend_read_again; barriers come before
 // and after.
-static __device__ __forceinline__ void mgl_attend_note_item(const mgl_attend *a) {
+MGL_DEVICE void mgl_attend_note_item(const mgl_attend *a) {
   if (a->w->thread == 0) {
     const_cast<mgl_slot *>(a->slot)->first.item = a->item;
   }
 }
 
 // Before the output: what the tiles did not need registers for.
-static __device__ __forceinline__ void mgl_attend_read_again(mgl_attend *a) {
+MGL_DEVICE void mgl_attend_read_again(mgl_attend *a) {
   uint32_t item = mgl_shared_address(&a->slot->first.item);
   uint4 v[3] = {mgl_load_shared(item), mgl_load_shared(item + 16), mgl_load_shared(item + 32)};
   mgl_attend_set_item(a, v);
@@ -166,7 +166,7 @@ static __device__ __forceinline__ void mgl_attend_read_again(mgl_attend *a) {
 }
 
 // The task's first item. False: it has none.
-static __device__ __forceinline__ bool mgl_attend_begin(mgl_attend *a, const mgl_worker *w) {
+MGL_DEVICE bool mgl_attend_begin(mgl_attend *a, const mgl_worker *w) {
   a->w = w;
   a->slot = mgl_task_slot(w);
   const mgl_first_item *first = &a->slot->first;
@@ -183,7 +183,7 @@ static __device__ __forceinline__ bool mgl_attend_begin(mgl_attend *a, const mgl
   return a->unit < a->slot->end;
 }
 
-static __device__ __forceinline__ bool mgl_attend_next(mgl_attend *a) {
+MGL_DEVICE bool mgl_attend_next(mgl_attend *a) {
   a->index += a->strides;
   if (!mgl_attend_seek(a)) {
     return false;
@@ -192,20 +192,19 @@ static __device__ __forceinline__ bool mgl_attend_next(mgl_attend *a) {
   return true;
 }
 
-static __device__ __forceinline__ uint32_t mgl_attend_first(const mgl_attend *a, uint32_t step) {
+MGL_DEVICE uint32_t mgl_attend_first(const mgl_attend *a, uint32_t step) {
   return a->item.kv_begin + step * MGL_ATTEND_STEP + a->w->warp * MGL_ATTEND_TILE;
 }
 
 // From the L2: others of its entries are written while a launch runs.
-static __device__ __forceinline__ uint32_t mgl_attend_lookup(const mgl_attend *a,
-                                                             uint32_t position) {
+MGL_DEVICE uint32_t mgl_attend_lookup(const mgl_attend *a, uint32_t position) {
   const mgl_cuda_run *run = a->w->run;
   const int32_t *table = run->block_tables + (size_t)a->item.slot * run->block_table_stride;
   return mgl_load_l2_word(table + position / MGL_ATTEND_TILE);
 }
 
 // The page of this warp's tile `step`; asked for in order, from 0. The lanes look up 32 at a time.
-static __device__ __forceinline__ uint32_t mgl_attend_page(mgl_attend *a, uint32_t step) {
+MGL_DEVICE uint32_t mgl_attend_page(mgl_attend *a, uint32_t step) {
   if (step % 32 == 0) {
     uint32_t position = mgl_attend_first(a, step + a->w->lane);
     a->pages = position < a->cached_end ? mgl_attend_lookup(a, position) : 0;
@@ -214,7 +213,7 @@ static __device__ __forceinline__ uint32_t mgl_attend_page(mgl_attend *a, uint32
 }
 
 // Elements before the item's KV head in that page, of K and of V.
-static __device__ __forceinline__ size_t mgl_attend_offset(const mgl_attend *a, uint32_t page) {
+MGL_DEVICE size_t mgl_attend_offset(const mgl_attend *a, uint32_t page) {
   return ((size_t)page * a->kv_heads + a->kv_head) * (MGL_ATTEND_TILE * MGL_HEAD_DIM);
 }
 
@@ -242,17 +241,16 @@ typedef struct mgl_attend_job {
   bool owned;         // K and V: this item writes it into the cache
 } mgl_attend_job;
 
-static __device__ __forceinline__ uint32_t mgl_attend_fresh_begin(const mgl_attend *a) {
+MGL_DEVICE uint32_t mgl_attend_fresh_begin(const mgl_attend *a) {
   return a->item.fresh > a->item.kv_begin ? a->item.fresh : a->item.kv_begin;
 }
 
-static __device__ __forceinline__ uint32_t mgl_attend_fresh_count(const mgl_attend *a) {
+MGL_DEVICE uint32_t mgl_attend_fresh_count(const mgl_attend *a) {
   uint32_t begin = mgl_attend_fresh_begin(a);
   return a->item.kv_end > begin ? a->item.kv_end - begin : 0;
 }
 
-static __device__ __forceinline__ mgl_attend_job mgl_attend_find_job(const mgl_attend *a,
-                                                                     uint32_t number) {
+MGL_DEVICE mgl_attend_job mgl_attend_find_job(const mgl_attend *a, uint32_t number) {
   const mgl_cuda_item *item = &a->item;
   mgl_attend_job job;
   if (number < a->columns) {
@@ -274,8 +272,7 @@ static __device__ __forceinline__ mgl_attend_job mgl_attend_find_job(const mgl_a
   return job;
 }
 
-static __device__ __forceinline__ void mgl_attend_load_norms(const mgl_attend *a,
-                                                             mgl_attend_norms *norms) {
+MGL_DEVICE void mgl_attend_load_norms(const mgl_attend *a, mgl_attend_norms *norms) {
   const float *from[2] = {a->slot->op.q_norm, a->slot->op.k_norm};
 #pragma unroll
   for (uint32_t i = 0; i < 2 * MGL_ATTEND_PAIRS; i++) {
@@ -288,9 +285,8 @@ static __device__ __forceinline__ void mgl_attend_load_norms(const mgl_attend *a
 }
 
 // All that a row takes, without using any of it; what is not there stays 0.
-static __device__ __forceinline__ void mgl_attend_load_row(const mgl_attend *a,
-                                                           const mgl_attend_job *job,
-                                                           mgl_attend_row *row) {
+MGL_DEVICE void mgl_attend_load_row(const mgl_attend *a, const mgl_attend_job *job,
+                                    mgl_attend_row *row) {
   const mgl_cuda_op *op = &a->slot->op;
   const float *x = (const float *)((const uint8_t *)op->x + a->slot->copy_at) +
                    (size_t)job->token * op->x_stride + job->head * MGL_HEAD_DIM;
@@ -312,7 +308,7 @@ static __device__ __forceinline__ void mgl_attend_load_row(const mgl_attend *a,
   }
 }
 
-static __device__ __forceinline__ bool mgl_attend_is_open(const mgl_attend_row *row) {
+MGL_DEVICE bool mgl_attend_is_open(const mgl_attend_row *row) {
   bool open = false;
 #pragma unroll
   for (uint32_t i = 0; i < MGL_ATTEND_PAIRS; i++) {
@@ -325,9 +321,8 @@ static __device__ __forceinline__ bool mgl_attend_is_open(const mgl_attend_row *
 }
 
 // Asks again until all of a row is there. When the run stops it gives up, and the task is mute.
-static __device__ __forceinline__ void mgl_attend_await_row(const mgl_attend *a,
-                                                            const mgl_attend_job *job,
-                                                            mgl_attend_row *row) {
+MGL_DEVICE void mgl_attend_await_row(const mgl_attend *a, const mgl_attend_job *job,
+                                     mgl_attend_row *row) {
   if (!MGL_CARRIES || (a->slot->op.flags & MGL_CUDA_CARRIED) == 0) {
     return;
   }
@@ -337,9 +332,8 @@ static __device__ __forceinline__ void mgl_attend_await_row(const mgl_attend *a,
 }
 
 // x / sqrt(mean(x^2) + eps) * norm where there is a norm, then (low, high) rotated by the angle.
-static __device__ __forceinline__ void mgl_attend_norm_rotate(const mgl_attend *a, bool is_q,
-                                                              const mgl_attend_norms *norms,
-                                                              mgl_attend_row *row) {
+MGL_DEVICE void mgl_attend_norm_rotate(const mgl_attend *a, bool is_q,
+                                       const mgl_attend_norms *norms, mgl_attend_row *row) {
   const mgl_cuda_op *op = &a->slot->op;
   if ((is_q ? op->q_norm : op->k_norm) != nullptr) {
     float squares = 0;
@@ -366,13 +360,12 @@ static __device__ __forceinline__ void mgl_attend_norm_rotate(const mgl_attend *
 
 // Element of V in a scratch tile [HD][16]: groups of 4 positions are permuted, so that lanes with
 // consecutive rows write to 16 banks, not to 4. Row 16 has the permutation of row 0.
-static __device__ __forceinline__ uint32_t mgl_attend_v_index(uint32_t row, uint32_t position) {
+MGL_DEVICE uint32_t mgl_attend_v_index(uint32_t row, uint32_t position) {
   return row * MGL_ATTEND_TILE + ((position / 4 ^ row / 4 % 4) * 4 + position % 4);
 }
 
-static __device__ __forceinline__ void mgl_attend_store(const mgl_attend *a,
-                                                        const mgl_attend_job *job, uint32_t row,
-                                                        uint16_t value) {
+MGL_DEVICE void mgl_attend_store(const mgl_attend *a, const mgl_attend_job *job, uint32_t row,
+                                 uint16_t value) {
   uint8_t *scratch = a->w->scratch;
   bool in_first = job->position / MGL_ATTEND_TILE == a->item.position / MGL_ATTEND_TILE;
   uint32_t page = in_first ? a->own_first : a->own_last;
@@ -397,10 +390,8 @@ static __device__ __forceinline__ void mgl_attend_store(const mgl_attend *a,
   }
 }
 
-static __device__ __forceinline__ void mgl_attend_finish_row(const mgl_attend *a,
-                                                             const mgl_attend_job *job,
-                                                             const mgl_attend_norms *norms,
-                                                             mgl_attend_row *row) {
+MGL_DEVICE void mgl_attend_finish_row(const mgl_attend *a, const mgl_attend_job *job,
+                                      const mgl_attend_norms *norms, mgl_attend_row *row) {
   if (job->kind != MGL_ATTEND_IS_V) {
     mgl_attend_norm_rotate(a, job->kind == MGL_ATTEND_IS_Q, norms, row);
   }
@@ -414,13 +405,13 @@ static __device__ __forceinline__ void mgl_attend_finish_row(const mgl_attend *a
   }
 }
 
-static __device__ __forceinline__ uint32_t mgl_attend_jobs(const mgl_attend *a) {
+MGL_DEVICE uint32_t mgl_attend_jobs(const mgl_attend *a) {
   return a->columns + 2 * mgl_attend_fresh_count(a);
 }
 
 // Asks for the rows of jobs `first`, and those a round of warps later.
-static __device__ __forceinline__ void mgl_attend_ask(const mgl_attend *a, uint32_t first,
-                                                      mgl_attend_row rows[MGL_ATTEND_BATCH]) {
+MGL_DEVICE void mgl_attend_ask(const mgl_attend *a, uint32_t first,
+                               mgl_attend_row rows[MGL_ATTEND_BATCH]) {
 #pragma unroll
   for (uint32_t i = 0; i < MGL_ATTEND_BATCH; i++) {
     rows[i] = {};
@@ -434,9 +425,8 @@ static __device__ __forceinline__ void mgl_attend_ask(const mgl_attend *a, uint3
 // Puts the item's queries and the K and V that are not cached into scratch, a warp per row, and its
 // own tokens' into the cache, where nobody reads them in this iteration. rows: what this warp has
 // asked for, the first of its jobs.
-static __device__ __forceinline__ void mgl_attend_prepare(const mgl_attend *a,
-                                                          const mgl_attend_norms *norms,
-                                                          mgl_attend_row rows[MGL_ATTEND_BATCH]) {
+MGL_DEVICE void mgl_attend_prepare(const mgl_attend *a, const mgl_attend_norms *norms,
+                                   mgl_attend_row rows[MGL_ATTEND_BATCH]) {
   uint32_t count = mgl_attend_jobs(a);
 #pragma unroll 1
   for (uint32_t first = a->w->warp; first < count;) {

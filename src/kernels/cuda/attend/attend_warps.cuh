@@ -57,20 +57,19 @@ static_assert(sizeof(mgl_lone_item) == MGL_LONE_ITEM && MGL_LONE_ITEM % 16 == 0 
 
 // --- items ---------------------------------------------------------------------------------------
 
-static __device__ __forceinline__ mgl_lone_item *mgl_lone_at(const mgl_worker *w, uint32_t number) {
+MGL_DEVICE mgl_lone_item *mgl_lone_at(const mgl_worker *w, uint32_t number) {
   return (mgl_lone_item *)(w->scratch + MGL_LONE_ITEMS) + number;
 }
 
 // The first item of a unit's stride; of that behind the last, how many there are. Strides have
 // neighbours, so that what a worker has is of as few sequences as can be, which it has queries for
 // and whose last chunks it merges.
-static __device__ __forceinline__ uint32_t mgl_lone_first(const mgl_first_item *first,
-                                                          uint32_t stride) {
+MGL_DEVICE uint32_t mgl_lone_first(const mgl_first_item *first, uint32_t stride) {
   return stride * first->item_count / first->strides;
 }
 
 // All consumers: looks up the task's items, 16 threads for each. Returns how many there are.
-static __device__ __forceinline__ uint32_t mgl_lone_look_up(const mgl_worker *w) {
+MGL_DEVICE uint32_t mgl_lone_look_up(const mgl_worker *w) {
   const mgl_slot *slot = mgl_task_slot(w);
   const mgl_first_item *first = &slot->first;
   const mgl_cuda_run *run = w->run;
@@ -108,14 +107,14 @@ static __device__ __forceinline__ uint32_t mgl_lone_look_up(const mgl_worker *w)
 }
 
 // Whether an item has the queries of the one before it.
-static __device__ __forceinline__ bool mgl_lone_shares(const mgl_worker *w, uint32_t number) {
+MGL_DEVICE bool mgl_lone_shares(const mgl_worker *w, uint32_t number) {
   const mgl_lone_item *item = mgl_lone_at(w, number);
   return number % MGL_LONE_QUERIES != 0 && item->item.row == item[-1].item.row &&
          item->kv_head == item[-1].kv_head;
 }
 
 // Finds whose place in scratch each item's queries have.
-static __device__ __forceinline__ void mgl_lone_find_queries(const mgl_worker *w, uint32_t total) {
+MGL_DEVICE void mgl_lone_find_queries(const mgl_worker *w, uint32_t total) {
   if (w->thread < total) {
     uint32_t number = w->thread;
     while (mgl_lone_shares(w, number)) {
@@ -126,7 +125,7 @@ static __device__ __forceinline__ void mgl_lone_find_queries(const mgl_worker *w
   mgl_sync_consumers();
 }
 
-static __device__ __forceinline__ void mgl_lone_set(mgl_attend *a, uint32_t number) {
+MGL_DEVICE void mgl_lone_set(mgl_attend *a, uint32_t number) {
   const mgl_lone_item *from = mgl_lone_at(a->w, number);
   uint32_t item = mgl_shared_address(&from->item);
   uint4 v[3] = {mgl_load_shared(item), mgl_load_shared(item + 16), mgl_load_shared(item + 32)};
@@ -136,15 +135,13 @@ static __device__ __forceinline__ void mgl_lone_set(mgl_attend *a, uint32_t numb
 }
 
 // Elements before the item's KV head in the page of a tile.
-static __device__ __forceinline__ size_t mgl_lone_offset(const mgl_attend *a,
-                                                         const mgl_lone_item *item, uint32_t tile) {
+MGL_DEVICE size_t mgl_lone_offset(const mgl_attend *a, const mgl_lone_item *item, uint32_t tile) {
   return ((size_t)item->pages[tile] * a->kv_heads + item->kv_head) *
          (MGL_ATTEND_TILE * MGL_HEAD_DIM);
 }
 
 // Brings this warp's tiles of K and V of an item, where it is there, into the L2, a lane for each.
-static __device__ __forceinline__ void mgl_lone_prefetch(const mgl_attend *a, uint32_t number,
-                                                         uint32_t total) {
+MGL_DEVICE void mgl_lone_prefetch(const mgl_attend *a, uint32_t number, uint32_t total) {
   if (number >= total) {
     return;
   }
@@ -173,8 +170,7 @@ static __device__ __forceinline__ void mgl_lone_prefetch(const mgl_attend *a, ui
 
 // One of the rows of qkv that an item needs: its queries, where it does not share the ones before
 // it, and K and V of its token, where its chunk has that position.
-static __device__ __forceinline__ uint32_t mgl_lone_rows(const mgl_attend *a, uint32_t number,
-                                                         uint32_t *first) {
+MGL_DEVICE uint32_t mgl_lone_rows(const mgl_attend *a, uint32_t number, uint32_t *first) {
   const mgl_cuda_item *item = &mgl_lone_at(a->w, number)->item;
   *first = mgl_lone_shares(a->w, number) ? MGL_GROUP : 0;
   return (item->fresh < item->kv_end ? MGL_GROUP + 2 : MGL_GROUP) - *first;
@@ -183,9 +179,8 @@ static __device__ __forceinline__ uint32_t mgl_lone_rows(const mgl_attend *a, ui
 // Norms and rotates a row of the item that is set, and puts it into scratch or into the cache, from
 // which the warps then read it with the rest of its page. In a carrying graph it asks for the row
 // until it is there, or the run stops.
-static __device__ __forceinline__ void mgl_lone_prepare_row(const mgl_attend *a, uint32_t number,
-                                                            uint32_t row,
-                                                            const mgl_attend_norms *norms) {
+MGL_DEVICE void mgl_lone_prepare_row(const mgl_attend *a, uint32_t number, uint32_t row,
+                                     const mgl_attend_norms *norms) {
   const bool is_q = row < MGL_GROUP, is_v = row == MGL_GROUP + 1;
   mgl_attend_job job = {};
   job.kind = is_q ? MGL_ATTEND_IS_Q : is_v ? MGL_ATTEND_IS_V : MGL_ATTEND_IS_K;
@@ -219,8 +214,8 @@ static __device__ __forceinline__ void mgl_lone_prepare_row(const mgl_attend *a,
 }
 
 // The rows of items [base, end), dealt out to the warps.
-static __device__ __forceinline__ void mgl_lone_prepare(mgl_attend *a, uint32_t base, uint32_t end,
-                                                        const mgl_attend_norms *norms) {
+MGL_DEVICE void mgl_lone_prepare(mgl_attend *a, uint32_t base, uint32_t end,
+                                 const mgl_attend_norms *norms) {
   uint32_t mine = a->w->warp;  // of the rows of the items from `number` on
 #pragma unroll 1
   for (uint32_t number = base; number < end; number++) {
@@ -242,8 +237,7 @@ typedef struct mgl_lone_keys {
   mgl_attend_tile of[MGL_LONE_AT_ONCE];
 } mgl_lone_keys;
 
-static __device__ __forceinline__ void mgl_lone_load_k(const mgl_attend *a, uint32_t number,
-                                                       mgl_attend_tile *tile) {
+MGL_DEVICE void mgl_lone_load_k(const mgl_attend *a, uint32_t number, mgl_attend_tile *tile) {
   const uint32_t lane = mgl_attend_lane(a);
   const uint16_t *k = a->slot->op.k_cache +
                       mgl_lone_offset(a, mgl_lone_at(a->w, number), a->w->warp) +
@@ -258,8 +252,8 @@ static __device__ __forceinline__ void mgl_lone_load_k(const mgl_attend *a, uint
 // Asks for keys of the items from `first` on; a tile or an item that is not there is read in the
 // place of one that is, and nobody looks at it. (A condition for each load makes them wait for each
 // other: docs/log/168.)
-static __device__ __forceinline__ void mgl_lone_ask_k(const mgl_attend *a, uint32_t first,
-                                                      uint32_t total, mgl_lone_keys *keys) {
+MGL_DEVICE void mgl_lone_ask_k(const mgl_attend *a, uint32_t first, uint32_t total,
+                               mgl_lone_keys *keys) {
 #pragma unroll
   for (uint32_t j = 0; j < MGL_LONE_AT_ONCE; j++) {
     mgl_lone_load_k(a, first + j < total ? first + j : first, &keys->of[j]);
@@ -268,8 +262,8 @@ static __device__ __forceinline__ void mgl_lone_ask_k(const mgl_attend *a, uint3
 
 // Asks again for tiles with the position of the item's token, whose keys were asked for before they
 // were there.
-static __device__ __forceinline__ void mgl_lone_ask_again(const mgl_attend *a, uint32_t first,
-                                                          uint32_t total, mgl_lone_keys *keys) {
+MGL_DEVICE void mgl_lone_ask_again(const mgl_attend *a, uint32_t first, uint32_t total,
+                                   mgl_lone_keys *keys) {
 #pragma unroll
   for (uint32_t j = 0; j < MGL_LONE_AT_ONCE; j++) {
     if (first + j < total) {
@@ -282,15 +276,14 @@ static __device__ __forceinline__ void mgl_lone_ask_again(const mgl_attend *a, u
 }
 
 // Where tile `tile` of one of the items at once has its part of scratch, in tiles.
-static __device__ __forceinline__ uint32_t mgl_lone_place(uint32_t half, uint32_t j,
-                                                          uint32_t tile) {
+MGL_DEVICE uint32_t mgl_lone_place(uint32_t half, uint32_t j, uint32_t tile) {
   return (half * MGL_LONE_AT_ONCE + j) * MGL_LONE_TILES + tile;
 }
 
 // This warp's tile of an item, from keys to weights: as mgl_attend_softmax makes them of a warp's
 // first tile, with sums as in mgl_attend_publish. to: number of its place in scratch.
-static __device__ __forceinline__ void mgl_lone_weigh(const mgl_attend *a, uint32_t number,
-                                                      const mgl_attend_tile *tile, uint32_t to) {
+MGL_DEVICE void mgl_lone_weigh(const mgl_attend *a, uint32_t number, const mgl_attend_tile *tile,
+                               uint32_t to) {
   const mgl_cuda_item *item = &mgl_lone_at(a->w, number)->item;
   const uint32_t first = item->kv_begin + a->w->warp * MGL_ATTEND_TILE, last = item->position;
   uint2 weights = make_uint2(0, 0);
@@ -339,8 +332,8 @@ typedef struct mgl_lone_values {
   uint2 v[MGL_LONE_TILES][2];
 } mgl_lone_values;
 
-static __device__ __forceinline__ void mgl_lone_ask_v(const mgl_attend *a, uint32_t number,
-                                                      uint32_t row, mgl_lone_values *values) {
+MGL_DEVICE void mgl_lone_ask_v(const mgl_attend *a, uint32_t number, uint32_t row,
+                               mgl_lone_values *values) {
   const uint32_t lane = mgl_attend_lane(a);
   const mgl_lone_item *item = mgl_lone_at(a->w, number);
   const uint16_t *v = a->slot->op.v_cache + (row * 16 + lane / 4) * MGL_ATTEND_TILE + lane % 4 * 4;
@@ -358,8 +351,8 @@ typedef struct mgl_lone_state {
   float max[2], sum[2], factor[2];  // of all tiles; the tile's factor
 } mgl_lone_state;
 
-static __device__ __forceinline__ void mgl_lone_merge_sums(const mgl_attend *a, float4 of_tile,
-                                                           bool sums, mgl_lone_state *state) {
+MGL_DEVICE void mgl_lone_merge_sums(const mgl_attend *a, float4 of_tile, bool sums,
+                                    mgl_lone_state *state) {
   const float maxima[2] = {of_tile.x, of_tile.z}, weights[2] = {of_tile.y, of_tile.w};
 #pragma unroll
   for (uint32_t i = 0; i < 2; i++) {
@@ -383,10 +376,8 @@ static __device__ __forceinline__ void mgl_lone_merge_sums(const mgl_attend *a, 
 
 // Leaves the partial result of the chunk. Lanes have rows g and g + 8 of each 16 and columns 2t and
 // 2t + 1.
-static __device__ __forceinline__ void mgl_lone_leave(const mgl_attend *a,
-                                                      const mgl_lone_item *item, uint32_t row,
-                                                      const mgl_lone_state *state,
-                                                      const float (&values)[4]) {
+MGL_DEVICE void mgl_lone_leave(const mgl_attend *a, const mgl_lone_item *item, uint32_t row,
+                               const mgl_lone_state *state, const float (&values)[4]) {
   const uint32_t group = a->w->lane / 4;
   const size_t chunk = (size_t)(item->item.partial + item->item.chunk) * a->kv_heads;
 #pragma unroll
@@ -411,8 +402,7 @@ static __device__ __forceinline__ void mgl_lone_leave(const mgl_attend *a,
 }
 
 // Positions of a tile that nobody sees become 0, since 0 times what may lie there need not be.
-static __device__ __forceinline__ void mgl_lone_mask_v(uint32_t position, uint32_t end,
-                                                       uint2 (&v)[2]) {
+MGL_DEVICE void mgl_lone_mask_v(uint32_t position, uint32_t end, uint2 (&v)[2]) {
   const uint32_t seen[2] = {mgl_attend_before(position, end), mgl_attend_before(position + 2, end)};
 #pragma unroll
   for (uint32_t h = 0; h < 2; h++) {
@@ -423,9 +413,8 @@ static __device__ __forceinline__ void mgl_lone_mask_v(uint32_t position, uint32
 
 // This warp's rows of an item: sums of values of each tile, times its factor, added up. (A tile
 // that is not there weighs 0 and has a factor of 0; what is added up never is -0.)
-static __device__ __forceinline__ void mgl_lone_add_up(const mgl_attend *a, uint32_t number,
-                                                       uint32_t row, uint32_t from,
-                                                       mgl_lone_values *of) {
+MGL_DEVICE void mgl_lone_add_up(const mgl_attend *a, uint32_t number, uint32_t row, uint32_t from,
+                                mgl_lone_values *of) {
   const mgl_lone_item *item = mgl_lone_at(a->w, number);
   const uint32_t lane = a->w->lane;
   const uint32_t begin = item->item.kv_begin, end = item->item.kv_end;
@@ -462,7 +451,7 @@ static __device__ __forceinline__ void mgl_lone_add_up(const mgl_attend *a, uint
 
 // Of the task's items that are their sequences' last chunks: all chunks, whoever left them. (Of a
 // single one too: it is multiplied by 1.)
-static __device__ __forceinline__ void mgl_lone_merge(mgl_attend *a, uint32_t total) {
+MGL_DEVICE void mgl_lone_merge(mgl_attend *a, uint32_t total) {
 #pragma unroll 1
   for (uint32_t number = 0; number < total; number++) {
     mgl_lone_set(a, number);
@@ -479,9 +468,8 @@ static __device__ __forceinline__ void mgl_lone_merge(mgl_attend *a, uint32_t to
 
 // The items from `first` on, as many as are computed at once. half: of scratch; the one before is
 // still read. next: their keys, and then those of the items behind them.
-static __device__ __forceinline__ void mgl_lone_step(const mgl_attend *a, uint32_t first,
-                                                     uint32_t total, uint32_t half,
-                                                     mgl_lone_keys *next) {
+MGL_DEVICE void mgl_lone_step(const mgl_attend *a, uint32_t first, uint32_t total, uint32_t half,
+                              mgl_lone_keys *next) {
   const uint32_t row = a->w->warp % MGL_ATTEND_ROWS, mine = a->w->warp / MGL_ATTEND_ROWS;
   const bool adds = mine < MGL_LONE_AT_ONCE && first + mine < total;
   mgl_lone_values values;
@@ -505,7 +493,7 @@ static __device__ __forceinline__ void mgl_lone_step(const mgl_attend *a, uint32
 
 // All items of the plan are of one token that decodes and of one chunk of the shortest kind, and
 // partial results are asked for until they are there. A task has an item at least.
-static __device__ __forceinline__ void mgl_task_attend_warps(mgl_worker *w) {
+MGL_DEVICE void mgl_task_attend_warps(mgl_worker *w) {
   mgl_attend a;
   mgl_lone_keys keys;
   const uint32_t total = mgl_lone_look_up(w);

@@ -11,7 +11,7 @@
 #include "kernels/cuda/attend/attend_decode.cuh"
 
 // The task has an item, and all of its items are of one token that decodes.
-static __device__ __forceinline__ void mgl_op_task_attend(mgl_worker *w) {
+MGL_DEVICE void mgl_op_task_attend(mgl_worker *w) {
   mgl_attend a;
   mgl_attend_tile tile;
   mgl_attend_cursor cursor;

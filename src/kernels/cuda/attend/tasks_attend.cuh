@@ -22,13 +22,13 @@
 
 // --- instructions --------------------------------------------------------------------------------
 
-static __device__ __forceinline__ void mgl_prefetch_l2(const void *address) {
+MGL_DEVICE void mgl_prefetch_l2(const void *address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
 
 // An 8 x 8 matrix of 16-bit elements, transposed: lane 4 g + t gives elements 2t and 2t + 1 of row
 // g and gets those of column g.
-static __device__ __forceinline__ uint32_t mgl_transpose8(uint32_t row) {
+MGL_DEVICE uint32_t mgl_transpose8(uint32_t row) {
   uint32_t column;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(column) : "r"(row));
   return column;
@@ -36,8 +36,7 @@ static __device__ __forceinline__ uint32_t mgl_transpose8(uint32_t row) {
 
 // --- a tile's operands ---------------------------------------------------------------------------
 
-static __device__ __forceinline__ void mgl_attend_load_k(const mgl_attend *a, uint32_t page,
-                                                         mgl_attend_tile *tile) {
+MGL_DEVICE void mgl_attend_load_k(const mgl_attend *a, uint32_t page, mgl_attend_tile *tile) {
   uint32_t lane = mgl_attend_lane(a);
   const uint16_t *k = a->slot->op.k_cache + mgl_attend_offset(a, page) +
                       mgl_attend_position(lane / 4) * MGL_HEAD_DIM + lane % 4 * 8;
@@ -48,8 +47,7 @@ static __device__ __forceinline__ void mgl_attend_load_k(const mgl_attend *a, ui
   }
 }
 
-static __device__ __forceinline__ void mgl_attend_load_v(const mgl_attend *a, uint32_t page,
-                                                         mgl_attend_tile *tile) {
+MGL_DEVICE void mgl_attend_load_v(const mgl_attend *a, uint32_t page, mgl_attend_tile *tile) {
   uint32_t lane = mgl_attend_lane(a);
   const uint16_t *v =
       a->slot->op.v_cache + mgl_attend_offset(a, page) + lane / 4 * MGL_ATTEND_TILE + lane % 4 * 4;
@@ -61,8 +59,7 @@ static __device__ __forceinline__ void mgl_attend_load_v(const mgl_attend *a, ui
 }
 
 // Brings a tile of K or V into the L2.
-static __device__ __forceinline__ void mgl_attend_prefetch(const mgl_attend *a,
-                                                           const uint16_t *cache, uint32_t page) {
+MGL_DEVICE void mgl_attend_prefetch(const mgl_attend *a, const uint16_t *cache, uint32_t page) {
   cache += mgl_attend_offset(a, page);
   for (uint32_t at = mgl_attend_lane(a) * 64; at < MGL_ATTEND_TILE * MGL_HEAD_DIM; at += 32 * 64) {
     mgl_prefetch_l2(cache + at);
@@ -71,14 +68,13 @@ static __device__ __forceinline__ void mgl_attend_prefetch(const mgl_attend *a,
 
 // Returns a mask of those of the positions `first` (low half) and `first` + 1 that are before
 // `end`.
-static __device__ __forceinline__ uint32_t mgl_attend_before(uint32_t first, uint32_t end) {
+MGL_DEVICE uint32_t mgl_attend_before(uint32_t first, uint32_t end) {
   return (first < end ? 0xffffu : 0) | (first + 1 < end ? 0xffff0000u : 0);
 }
 
 // Replaces rows of K that are not in the cache by what mgl_attend_prepare made, for the tile that
 // begins at `first`.
-static __device__ __forceinline__ void mgl_attend_patch_k(const mgl_attend *a, uint32_t first,
-                                                          mgl_attend_tile *tile) {
+MGL_DEVICE void mgl_attend_patch_k(const mgl_attend *a, uint32_t first, mgl_attend_tile *tile) {
   uint32_t lane = mgl_attend_lane(a);
 #pragma unroll
   for (uint32_t h = 0; h < 2; h++) {
@@ -96,8 +92,7 @@ static __device__ __forceinline__ void mgl_attend_patch_k(const mgl_attend *a, u
 
 // Patches V, where positions that nobody sees become 0, since 0 times what may lie there need not
 // be.
-static __device__ __forceinline__ void mgl_attend_patch_v(const mgl_attend *a, uint32_t first,
-                                                          mgl_attend_tile *tile) {
+MGL_DEVICE void mgl_attend_patch_v(const mgl_attend *a, uint32_t first, mgl_attend_tile *tile) {
   uint32_t group = mgl_attend_lane(a) / 4;
   uint32_t t = mgl_attend_lane(a) % 4;
   uint32_t position = first + 4 * t;
@@ -123,10 +118,8 @@ static __device__ __forceinline__ void mgl_attend_patch_v(const mgl_attend *a, u
 
 // K Q^T of a tile. Two chains of products halve the latency of one; Q, bf16 [columns][HD], stays in
 // scratch, which saves registers.
-static __device__ __forceinline__ void mgl_attend_scores(const mgl_attend *a,
-                                                         const uint16_t *queries,
-                                                         const mgl_attend_tile *tile,
-                                                         float scores[4]) {
+MGL_DEVICE void mgl_attend_scores(const mgl_attend *a, const uint16_t *queries,
+                                  const mgl_attend_tile *tile, float scores[4]) {
   uint32_t lane = mgl_attend_lane(a);
   const uint16_t *from = queries + lane / 4 * MGL_HEAD_DIM + lane % 4 * 8;
   float even[4] = {0, 0, 0, 0};
@@ -149,10 +142,8 @@ static __device__ __forceinline__ void mgl_attend_scores(const mgl_attend *a,
 // One step of the online softmax (FlashAttention, algorithm 1): the scores of the tile at `first`
 // become weights, as two words of B for the product with V. Weights are summed as rounded, so that
 // those that multiply V add up to 1.
-static __device__ __forceinline__ void mgl_attend_softmax(const mgl_attend *a, uint32_t first,
-                                                          const float scores[4],
-                                                          mgl_attend_state *state,
-                                                          uint32_t weights[2]) {
+MGL_DEVICE void mgl_attend_softmax(const mgl_attend *a, uint32_t first, const float scores[4],
+                                   mgl_attend_state *state, uint32_t weights[2]) {
   uint32_t position = first + mgl_attend_position(mgl_attend_lane(a) / 4);
   float factor = a->slot->op.scale * 1.44269504f;  // log2 e
   float low[2], high[2], decay[2];
@@ -190,9 +181,8 @@ static __device__ __forceinline__ void mgl_attend_softmax(const mgl_attend *a, u
   weights[1] = mgl_transpose8(weights[1]);
 }
 
-static __device__ __forceinline__ void mgl_attend_values(const mgl_attend_tile *tile,
-                                                         const uint32_t weights[2],
-                                                         mgl_attend_state *state) {
+MGL_DEVICE void mgl_attend_values(const mgl_attend_tile *tile, const uint32_t weights[2],
+                                  mgl_attend_state *state) {
 #pragma unroll
   for (uint32_t i = 0; i < MGL_ATTEND_ROWS; i++) {
     const uint2 *v = tile->v[i];
@@ -208,9 +198,8 @@ typedef struct mgl_attend_cursor {
 
 // Asks for the warp's first tile: K into registers, V and the next tile into the L2. V in registers
 // too would take those that mgl_attend_prepare needs, and there is time for it during the scores.
-static __device__ __forceinline__ void mgl_attend_start(mgl_attend *a, bool first,
-                                                        mgl_attend_tile *tile,
-                                                        mgl_attend_cursor *cursor) {
+MGL_DEVICE void mgl_attend_start(mgl_attend *a, bool first, mgl_attend_tile *tile,
+                                 mgl_attend_cursor *cursor) {
 #pragma unroll
   for (uint32_t i = 0; i < MGL_ATTEND_PIECES; i++) {
     tile->k[i][0] = tile->k[i][1] = {};
@@ -240,8 +229,7 @@ static __device__ __forceinline__ void mgl_attend_start(mgl_attend *a, bool firs
 }
 
 // V of that tile, when registers are free.
-static __device__ __forceinline__ void mgl_attend_start_v(const mgl_attend *a, uint32_t page,
-                                                          mgl_attend_tile *tile) {
+MGL_DEVICE void mgl_attend_start_v(const mgl_attend *a, uint32_t page, mgl_attend_tile *tile) {
 #pragma unroll
   for (uint32_t i = 0; i < MGL_ATTEND_ROWS; i++) {
     tile->v[i][0] = tile->v[i][1] = {};
@@ -256,10 +244,9 @@ static __device__ __forceinline__ void mgl_attend_start_v(const mgl_attend *a, u
 // So the registers of one tile hold halves of two. PATCHES_EARLY: V while scores are made, where
 // registers suffice for both (docs/log/235).
 template <bool PATCHES_EARLY>
-static __device__ __forceinline__ void mgl_attend_tile_step(const mgl_attend *a, uint32_t first,
-                                                            const mgl_attend_cursor *cursor,
-                                                            mgl_attend_tile *tile,
-                                                            mgl_attend_state *state) {
+MGL_DEVICE void mgl_attend_tile_step(const mgl_attend *a, uint32_t first,
+                                     const mgl_attend_cursor *cursor, mgl_attend_tile *tile,
+                                     mgl_attend_state *state) {
   bool whole = first + MGL_ATTEND_TILE <= a->cached_end;
   bool next = first + MGL_ATTEND_STEP < a->cached_end;
   if (!whole) {
@@ -289,9 +276,8 @@ static __device__ __forceinline__ void mgl_attend_tile_step(const mgl_attend *a,
 }
 
 template <bool PATCHES_EARLY>
-static __device__ __forceinline__ void mgl_attend_tiles(mgl_attend *a, mgl_attend_tile *tile,
-                                                        mgl_attend_cursor *cursor,
-                                                        mgl_attend_state *state) {
+MGL_DEVICE void mgl_attend_tiles(mgl_attend *a, mgl_attend_tile *tile, mgl_attend_cursor *cursor,
+                                 mgl_attend_state *state) {
   *state = {};
   state->max[0] = state->max[1] = mgl_attend_unseen();
 #pragma unroll 1
@@ -307,16 +293,14 @@ static __device__ __forceinline__ void mgl_attend_tiles(mgl_attend *a, mgl_atten
 // Returns where a warp's sum of values of a column and head dim element lies, in floats: pairs of
 // columns lie together, permuted so that lanes of different columns meet in no bank; row 16 is as
 // row 0.
-static __device__ __forceinline__ uint32_t mgl_attend_value_index(uint32_t warp, uint32_t column,
-                                                                  uint32_t row) {
+MGL_DEVICE uint32_t mgl_attend_value_index(uint32_t warp, uint32_t column, uint32_t row) {
   uint32_t pair = column / 2;
   return ((warp * (MGL_CUDA_QUERY_COLUMNS / 2) + pair) * MGL_HEAD_DIM + (row ^ pair * 4)) * 2 +
          column % 2;
 }
 
 // Puts what this warp has into scratch.
-static __device__ __forceinline__ void mgl_attend_publish(const mgl_attend *a,
-                                                          mgl_attend_state *state) {
+MGL_DEVICE void mgl_attend_publish(const mgl_attend *a, mgl_attend_state *state) {
   uint32_t group = a->w->lane / 4;
   uint32_t column = a->w->lane % 4 * 2;
 #pragma unroll
@@ -348,8 +332,7 @@ static __device__ __forceinline__ void mgl_attend_publish(const mgl_attend *a,
 // The parts of a whole, added up in ascending order (FlashDecoding): weights become relative to the
 // largest maximum. A part in which nothing is seen has -infinity, 0, 0 and adds exactly nothing.
 template <int most>
-static __device__ __forceinline__ mgl_attend_part
-mgl_attend_merge(const mgl_attend_part (&parts)[most], uint32_t count) {
+MGL_DEVICE mgl_attend_part mgl_attend_merge(const mgl_attend_part (&parts)[most], uint32_t count) {
   mgl_attend_part whole = {0, mgl_attend_unseen(), 0};
 #pragma unroll
   for (uint32_t i = 0; i < most; i++) {
@@ -371,9 +354,8 @@ mgl_attend_merge(const mgl_attend_part (&parts)[most], uint32_t count) {
   return whole;
 }
 
-static __device__ __forceinline__ mgl_attend_part mgl_attend_merge_warps(const mgl_attend *a,
-                                                                         uint32_t column,
-                                                                         uint32_t row) {
+MGL_DEVICE mgl_attend_part mgl_attend_merge_warps(const mgl_attend *a, uint32_t column,
+                                                  uint32_t row) {
   const float *values = (const float *)a->w->scratch;
   const float2 *softmax = (const float2 *)(a->w->scratch + MGL_ATTEND_SOFTMAX);
   mgl_attend_part parts[MGL_CUDA_CONSUMER_WARPS];
@@ -386,19 +368,18 @@ static __device__ __forceinline__ mgl_attend_part mgl_attend_merge_warps(const m
 }
 
 // A column's partial result of one chunk (mgl_cuda_run.partials).
-static __device__ __forceinline__ uint64_t *mgl_attend_partial(const mgl_attend *a, uint32_t chunk,
-                                                               uint32_t column) {
+MGL_DEVICE uint64_t *mgl_attend_partial(const mgl_attend *a, uint32_t chunk, uint32_t column) {
   size_t index = (size_t)(a->item.partial + chunk) * a->kv_heads + a->kv_head;
   return a->partials + (index * MGL_CUDA_QUERY_COLUMNS + column) * MGL_ATTEND_PARTIAL;
 }
 
 // Whether partial results are asked for until they are there.
-static __device__ __forceinline__ bool mgl_attend_is_polled(const mgl_attend *a) {
+MGL_DEVICE bool mgl_attend_is_polled(const mgl_attend *a) {
   return MGL_CARRIES && (a->slot->op.flags & MGL_CUDA_UNITS_APART) != 0;
 }
 
-static __device__ __forceinline__ void mgl_attend_leave(const mgl_attend *a, uint32_t column,
-                                                        uint32_t row, const mgl_attend_part *part) {
+MGL_DEVICE void mgl_attend_leave(const mgl_attend *a, uint32_t column, uint32_t row,
+                                 const mgl_attend_part *part) {
   uint64_t *partial = mgl_attend_partial(a, a->item.chunk, column);
   const uint32_t tag = a->tag;
   uint64_t value = (uint64_t)tag << 32 | __float_as_uint(part->value);
@@ -416,9 +397,8 @@ static __device__ __forceinline__ void mgl_attend_leave(const mgl_attend *a, uin
 // The chunks' parts of an element, added up as in mgl_attend_merge. All lanes of a warp, which have
 // one column: lane i asks for chunk i's maximum and sum of weights, and all for their values. In a
 // carrying graph, until all of them are there or the run stops.
-static __device__ __forceinline__ mgl_attend_part mgl_attend_merge_chunks(const mgl_attend *a,
-                                                                          uint32_t column,
-                                                                          uint32_t row) {
+MGL_DEVICE mgl_attend_part mgl_attend_merge_chunks(const mgl_attend *a, uint32_t column,
+                                                   uint32_t row) {
   static_assert(MGL_CUDA_MAX_CHUNKS <= 32, "a lane for each");
   const uint64_t *partial = mgl_attend_partial(a, 0, column);
   const size_t stride = (size_t)a->kv_heads * (MGL_CUDA_QUERY_COLUMNS * MGL_ATTEND_PARTIAL);
@@ -466,8 +446,8 @@ static __device__ __forceinline__ mgl_attend_part mgl_attend_merge_chunks(const 
 }
 
 // All lanes of a warp, for consecutive rows; two of them are a word.
-static __device__ __forceinline__ void mgl_attend_write(const mgl_attend *a, uint32_t column,
-                                                        uint32_t row, const mgl_attend_part *part) {
+MGL_DEVICE void mgl_attend_write(const mgl_attend *a, uint32_t column, uint32_t row,
+                                 const mgl_attend_part *part) {
   uint32_t token = a->item.row + column / MGL_GROUP;
   uint32_t head = a->kv_head * MGL_GROUP + mgl_attend_first_head(a) + column % MGL_GROUP;
   size_t at = ((size_t)token * a->kv_heads * MGL_GROUP + head) * MGL_HEAD_DIM + row;
@@ -481,7 +461,7 @@ static __device__ __forceinline__ void mgl_attend_write(const mgl_attend *a, uin
 
 // Rows that the graph has and this iteration has not: their words of the other copy become open. A
 // KV head's heads are opened by the task of its first stride.
-static __device__ __forceinline__ void mgl_attend_open_rest(const mgl_worker *w) {
+MGL_DEVICE void mgl_attend_open_rest(const mgl_worker *w) {
   const mgl_slot *slot = mgl_task_slot(w);
   const uint32_t strides = w->run->graphs[slot->graph].attention_strides;
   const uint32_t words = MGL_GROUP * MGL_HEAD_DIM / 2;  // of a KV head in a row
@@ -502,7 +482,7 @@ static __device__ __forceinline__ void mgl_attend_open_rest(const mgl_worker *w)
 
 // Counts this chunk as done. True for the task that ends last: it has seen all the others' partial
 // results. Ends in a state where scratch still holds the answer.
-static __device__ __forceinline__ bool mgl_attend_is_last(const mgl_attend *a) {
+MGL_DEVICE bool mgl_attend_is_last(const mgl_attend *a) {
   volatile uint32_t *answer = (volatile uint32_t *)a->w->scratch;
   mgl_sync_consumers();  // all wrote their part of the partial result, and read scratch
   if (a->w->thread == 0) {
@@ -516,13 +496,13 @@ static __device__ __forceinline__ bool mgl_attend_is_last(const mgl_attend *a) {
 
 // Whether this task merges the chunks of its item: that of the last chunk where it may wait for the
 // others, else whoever ends last.
-static __device__ __forceinline__ bool mgl_attend_merges(const mgl_attend *a) {
+MGL_DEVICE bool mgl_attend_merges(const mgl_attend *a) {
   return mgl_attend_is_polled(a) ? a->item.chunk + 1 == a->item.chunks : mgl_attend_is_last(a);
 }
 
 // From the warps' sums in scratch to the output, or to the partial result of the chunk and, by one
 // of the tasks, from all chunks' to the output. A warp's threads have one column.
-static __device__ __forceinline__ void mgl_attend_output(const mgl_attend *a) {
+MGL_DEVICE void mgl_attend_output(const mgl_attend *a) {
   uint32_t elements = a->columns * MGL_HEAD_DIM;
   bool whole = a->item.chunks == 1;
 #pragma unroll 1
@@ -548,8 +528,8 @@ static __device__ __forceinline__ void mgl_attend_output(const mgl_attend *a) {
 
 // All consumers finish an item here, once its rows are on their way into scratch.
 template <bool PATCHES_EARLY = false>
-static __device__ __forceinline__ void mgl_attend_finish_item(mgl_attend *a, mgl_attend_tile *tile,
-                                                              mgl_attend_cursor *cursor) {
+MGL_DEVICE void mgl_attend_finish_item(mgl_attend *a, mgl_attend_tile *tile,
+                                       mgl_attend_cursor *cursor) {
   mgl_sync_consumers();  // scratch has the rows of this iteration
   mgl_attend_state state;
   mgl_attend_tiles<PATCHES_EARLY>(a, tile, cursor, &state);
@@ -564,7 +544,7 @@ static __device__ __forceinline__ void mgl_attend_finish_item(mgl_attend *a, mgl
 
 // Units [begin, end): unit = KV head * strides + stride, which is every strides-th item of the plan
 // from `stride` on, for that KV head.
-static __device__ __forceinline__ void mgl_task_attend(mgl_worker *w) {
+MGL_DEVICE void mgl_task_attend(mgl_worker *w) {
   mgl_attend a;
   mgl_attend_tile tile;
   mgl_attend_cursor cursor;

@@ -12,9 +12,8 @@
 // before the return, but a bulk copy into it needs a proxy fence and a barrier first. gate: what it
 // waits for before it reads queries, or pages that the iteration writes; pages that were there
 // before are asked for at once.
-static __device__ __forceinline__ void mgl_wide_attend(const mgl_wide_attention *a, uint8_t *smem,
-                                                       uint32_t worker, uint32_t thread,
-                                                       const mgl_attend_gate *gate) {
+MGL_DEVICE void mgl_wide_attend(const mgl_wide_attention *a, uint8_t *smem, uint32_t worker,
+                                uint32_t thread, const mgl_attend_gate *gate) {
   // The compiler must find what follows from the thread's number here, task by task. It would find
   // it before the first task, and fetch it from local memory wherever it is used (docs/log/139).
   asm volatile("" : "+r"(thread));

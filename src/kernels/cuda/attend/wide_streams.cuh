@@ -39,15 +39,14 @@ typedef struct mgl_attend_gate {
   const mgl_word *fault;  // not 0: the launch was ended, and nobody waits any more; or NULL
 } mgl_attend_gate;
 
-static __device__ __forceinline__ void mgl_wide_pass(const mgl_attend_gate *gate) {
+MGL_DEVICE void mgl_wide_pass(const mgl_attend_gate *gate) {
   if (gate->barrier != nullptr) {
     mgl_mbarrier_wait(gate->barrier, gate->parity);
   }
 }
 
 // Warps of all workers have consecutive shares of the line.
-static __device__ __forceinline__ const mgl_wide_cut *mgl_stream_cut(const mgl_wide_attention *a,
-                                                                     uint32_t party) {
+MGL_DEVICE const mgl_wide_cut *mgl_stream_cut(const mgl_wide_attention *a, uint32_t party) {
   return &a->work->stream_cuts[(size_t)party * MGL_STREAM_SHARES];
 }
 
@@ -69,7 +68,7 @@ typedef struct mgl_stream_feed {
   uint32_t k_to, v_to;  // where the lane's first chunks go in a stage
 } mgl_stream_feed;
 
-static __device__ __forceinline__ void mgl_stream_open(mgl_stream_feed *f) {
+MGL_DEVICE void mgl_stream_open(mgl_stream_feed *f) {
   const mgl_wide_item *item = &f->a->work->items[f->at.item];
   f->seen = item->position + item->count;
   f->fresh = item->position / MGL_WIDE_STREAM_STEP;
@@ -78,9 +77,8 @@ static __device__ __forceinline__ void mgl_stream_open(mgl_stream_feed *f) {
 }
 
 // A page of which only the first `left` positions are seen; the rest becomes zeros.
-static __device__ __forceinline__ void mgl_stream_copy_some(const uint16_t *k, const uint16_t *v,
-                                                            uint32_t to, uint32_t lane,
-                                                            uint32_t left) {
+MGL_DEVICE void mgl_stream_copy_some(const uint16_t *k, const uint16_t *v, uint32_t to,
+                                     uint32_t lane, uint32_t left) {
 #pragma unroll 1
   for (uint32_t i = 0; i < MGL_HEAD_DIM / 16; i++) {
     const uint32_t chunk = lane + 32 * i;
@@ -96,7 +94,7 @@ static __device__ __forceinline__ void mgl_stream_copy_some(const uint16_t *k, c
 
 // Asks for a page's K and V of one KV head. Chunks of a lane are 32 apart: whole rows of K, where
 // rows have a power of two of them, so that only swizzles differ, and 16 rows of V.
-static __device__ __forceinline__ void mgl_stream_copy(const mgl_stream_feed *f, uint32_t page) {
+MGL_DEVICE void mgl_stream_copy(const mgl_stream_feed *f, uint32_t page) {
   constexpr bool whole_rows = 32 % MGL_ROW_CHUNKS == 0;
   const size_t offset = mgl_wide_page_offset(f->a, page, f->at.head) + f->lane * 8;
   const uint16_t *k = f->a->k_cache + offset, *v = f->a->v_cache + offset;
@@ -124,7 +122,7 @@ static __device__ __forceinline__ void mgl_stream_copy(const mgl_stream_feed *f,
 }
 
 // The unit behind the one at `at`, if the share has one.
-static __device__ __forceinline__ void mgl_stream_next(mgl_stream_feed *f) {
+MGL_DEVICE void mgl_stream_next(mgl_stream_feed *f) {
   f->at.step--;  // take moves on from inside the part
   (void)mgl_wide_take(&f->at, &f->end, f->stop, f->a->kv_heads);
   f->stop = 0;
@@ -135,7 +133,7 @@ static __device__ __forceinline__ void mgl_stream_next(mgl_stream_feed *f) {
 }
 
 // Asks for the next page, if there is one. A group in any case.
-static __device__ __forceinline__ void mgl_stream_feed_one(mgl_stream_feed *f) {
+MGL_DEVICE void mgl_stream_feed_one(mgl_stream_feed *f) {
   if (f->at.step < f->stop) {
     if (f->first_step == UINT32_MAX || f->at.step - f->first_step >= 32) {
       f->first_step = f->at.step;
@@ -153,8 +151,7 @@ static __device__ __forceinline__ void mgl_stream_feed_one(mgl_stream_feed *f) {
 
 // Fills the ring with a share's first pages: those that were there before the iteration at once,
 // the others once the gate is open, and so it is afterwards.
-static __device__ __forceinline__ void mgl_stream_fill(mgl_stream_feed *f,
-                                                       const mgl_attend_gate *gate) {
+MGL_DEVICE void mgl_stream_fill(mgl_stream_feed *f, const mgl_attend_gate *gate) {
   bool open = false;
 #pragma unroll 1
   for (uint32_t i = 0; i < MGL_STREAM_STAGES; i++) {
@@ -181,8 +178,7 @@ typedef struct mgl_stream_rows {
   uint32_t limit[2];  // positions that the row sees
 } mgl_stream_rows;
 
-static __device__ __forceinline__ void mgl_stream_clear(const mgl_wide_item *item, uint32_t lane,
-                                                        mgl_stream_rows *rows) {
+MGL_DEVICE void mgl_stream_clear(const mgl_wide_item *item, uint32_t lane, mgl_stream_rows *rows) {
 #pragma unroll
   for (uint32_t j = 0; j < MGL_HEAD_STEPS; j++) {
     rows->values[j][0] = rows->values[j][1] = rows->values[j][2] = rows->values[j][3] = 0;
@@ -196,10 +192,8 @@ static __device__ __forceinline__ void mgl_stream_clear(const mgl_wide_item *ite
 }
 
 // The queries of a unit: the B operands of the scores, of row g.
-static __device__ __forceinline__ void mgl_stream_load_q(const mgl_wide_attention *a,
-                                                         const mgl_wide_item *item,
-                                                         uint32_t kv_head, uint32_t lane,
-                                                         uint32_t q[MGL_HEAD_STEPS][2]) {
+MGL_DEVICE void mgl_stream_load_q(const mgl_wide_attention *a, const mgl_wide_item *item,
+                                  uint32_t kv_head, uint32_t lane, uint32_t q[MGL_HEAD_STEPS][2]) {
   const uint32_t heads = a->kv_heads * MGL_GROUP;
   uint32_t token, head;
   mgl_wide_row_of(a, item, kv_head, lane / 4, &token, &head);
@@ -214,7 +208,7 @@ static __device__ __forceinline__ void mgl_stream_load_q(const mgl_wide_attentio
 
 // A lane's addresses for ldmatrix, relative to a page: rows 0 to 15 of the first half, then of the
 // second one, so that four matrices are the A operand of a product.
-static __device__ __forceinline__ mgl_wide_lanes mgl_stream_lanes_of(uint32_t lane) {
+MGL_DEVICE mgl_wide_lanes mgl_stream_lanes_of(uint32_t lane) {
   const uint32_t row = lane % 16, chunk = lane / 16;
   mgl_wide_lanes l;
   l.row = mgl_slab_offset<MGL_WIDE_STREAM_STEP>(row, chunk) / MGL_SLAB_BYTES * MGL_SLAB_BYTES;
@@ -224,8 +218,8 @@ static __device__ __forceinline__ mgl_wide_lanes mgl_stream_lanes_of(uint32_t la
 }
 
 // K of a page: 16 positions, by 16 dims a product; all of it before the first product.
-static __device__ __forceinline__ void mgl_stream_load_k(uint32_t k, const mgl_wide_lanes *lanes,
-                                                         uint32_t a[MGL_HEAD_STEPS][4]) {
+MGL_DEVICE void mgl_stream_load_k(uint32_t k, const mgl_wide_lanes *lanes,
+                                  uint32_t a[MGL_HEAD_STEPS][4]) {
   constexpr uint32_t steps = MGL_SLAB / 16;
 #pragma unroll
   for (uint32_t s = 0; s < MGL_HEAD_STEPS; s++) {
@@ -236,8 +230,8 @@ static __device__ __forceinline__ void mgl_stream_load_k(uint32_t k, const mgl_w
 }
 
 // V of a page: 16 dims a product, at 16 positions.
-static __device__ __forceinline__ void mgl_stream_load_v(uint32_t v, const mgl_wide_lanes *lanes,
-                                                         uint32_t a[MGL_HEAD_STEPS][4]) {
+MGL_DEVICE void mgl_stream_load_v(uint32_t v, const mgl_wide_lanes *lanes,
+                                  uint32_t a[MGL_HEAD_STEPS][4]) {
 #pragma unroll
   for (uint32_t j = 0; j < MGL_HEAD_STEPS; j++) {
     mgl_load_matrices(v + lanes->v + j * (16 * 32), a[j]);
@@ -246,9 +240,8 @@ static __device__ __forceinline__ void mgl_stream_load_v(uint32_t v, const mgl_w
 
 // Scores of a page: (position g, row 2 t), (g, 2 t + 1), then of position g + 8. Two chains of
 // products, since one waits for itself.
-static __device__ __forceinline__ void mgl_stream_scores(const uint32_t k[MGL_HEAD_STEPS][4],
-                                                         const uint32_t q[MGL_HEAD_STEPS][2],
-                                                         float scores[4]) {
+MGL_DEVICE void mgl_stream_scores(const uint32_t k[MGL_HEAD_STEPS][4],
+                                  const uint32_t q[MGL_HEAD_STEPS][2], float scores[4]) {
   float odd[4] = {0, 0, 0, 0};
   scores[0] = scores[1] = scores[2] = scores[3] = 0;
 #pragma unroll
@@ -262,8 +255,8 @@ static __device__ __forceinline__ void mgl_stream_scores(const uint32_t k[MGL_HE
 }
 
 // Scores that a row does not see become minus infinity. first: position of the page.
-static __device__ __forceinline__ void mgl_stream_mask(const mgl_stream_rows *rows, uint32_t first,
-                                                       uint32_t lane, float scores[4]) {
+MGL_DEVICE void mgl_stream_mask(const mgl_stream_rows *rows, uint32_t first, uint32_t lane,
+                                float scores[4]) {
 #pragma unroll
   for (uint32_t i = 0; i < 4; i++) {
     if (first + i / 2 * 8 + lane / 4 >= rows->limit[i % 2]) {
@@ -273,7 +266,7 @@ static __device__ __forceinline__ void mgl_stream_mask(const mgl_stream_rows *ro
 }
 
 // Over all positions of a row.
-static __device__ __forceinline__ float mgl_stream_max(float x) {
+MGL_DEVICE float mgl_stream_max(float x) {
 #pragma unroll
   for (uint32_t offset = 4; offset < 32; offset *= 2) {
     x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));
@@ -283,7 +276,7 @@ static __device__ __forceinline__ float mgl_stream_max(float x) {
 
 // Scores become weights relative to the rows' new maxima, and what the rows have of values follows
 // where a maximum has grown.
-static __device__ __forceinline__ void mgl_stream_weigh(float scores[4], mgl_stream_rows *rows) {
+MGL_DEVICE void mgl_stream_weigh(float scores[4], mgl_stream_rows *rows) {
   float base[2], decay[2];
   bool grown = false;
 #pragma unroll
@@ -309,7 +302,7 @@ static __device__ __forceinline__ void mgl_stream_weigh(float scores[4], mgl_str
 }
 
 // Eight positions of two rows each become two positions of a row each: a transposed matrix.
-static __device__ __forceinline__ uint32_t mgl_stream_turn(float first, float second) {
+MGL_DEVICE uint32_t mgl_stream_turn(float first, float second) {
   uint32_t out;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;"
                : "=r"(out)
@@ -318,9 +311,8 @@ static __device__ __forceinline__ uint32_t mgl_stream_turn(float first, float se
 }
 
 // Adds the values of a page, whose weights are `weights`.
-static __device__ __forceinline__ void mgl_stream_values(const uint32_t v[MGL_HEAD_STEPS][4],
-                                                         const float weights[4],
-                                                         mgl_stream_rows *rows) {
+MGL_DEVICE void mgl_stream_values(const uint32_t v[MGL_HEAD_STEPS][4], const float weights[4],
+                                  mgl_stream_rows *rows) {
   const uint32_t low = mgl_stream_turn(weights[0], weights[1]);
   const uint32_t high = mgl_stream_turn(weights[2], weights[3]);
 #pragma unroll
@@ -330,7 +322,7 @@ static __device__ __forceinline__ void mgl_stream_values(const uint32_t v[MGL_HE
 }
 
 // The rows' sums of weights, from those of lanes.
-static __device__ __forceinline__ void mgl_stream_sum(mgl_stream_rows *rows) {
+MGL_DEVICE void mgl_stream_sum(mgl_stream_rows *rows) {
 #pragma unroll
   for (uint32_t r = 0; r < 2; r++) {
 #pragma unroll
@@ -342,10 +334,8 @@ static __device__ __forceinline__ void mgl_stream_sum(mgl_stream_rows *rows) {
 
 // The output of a unit, whose sums are the rows'. Lanes of even g take the first of their rows,
 // those of odd g the second: of every 32 dims the 16 bytes that lie together (wide_layout.h).
-static __device__ __forceinline__ void mgl_stream_write(const mgl_wide_attention *a,
-                                                        const mgl_wide_item *item, uint32_t kv_head,
-                                                        uint32_t lane,
-                                                        const mgl_stream_rows *rows) {
+MGL_DEVICE void mgl_stream_write(const mgl_wide_attention *a, const mgl_wide_item *item,
+                                 uint32_t kv_head, uint32_t lane, const mgl_stream_rows *rows) {
   const bool odd = lane / 4 % 2 != 0;
   const uint32_t row = lane % 4 * 2 + (odd ? 1 : 0);
   const float factors[2] = {1.0f / rows->sum[0], 1.0f / rows->sum[1]};
@@ -381,20 +371,18 @@ static __device__ __forceinline__ void mgl_stream_write(const mgl_wide_attention
 
 // The partial result of a warp, of a unit that others began, in pieces of four: values [steps]
 // [lanes], then [t] maxima and sums of weights. Lanes whose rows there are not have none.
-static __device__ __forceinline__ uint4 *mgl_stream_partial(const mgl_wide_attention *a,
-                                                            uint32_t party) {
+MGL_DEVICE uint4 *mgl_stream_partial(const mgl_wide_attention *a, uint32_t party) {
   return (uint4 *)(a->stream_partials + (size_t)party * MGL_STREAM_PARTIAL);
 }
 
-static __device__ __forceinline__ void mgl_stream_leave(uint4 *to, float x, float y, float z,
-                                                        float w) {
+MGL_DEVICE void mgl_stream_leave(uint4 *to, float x, float y, float z, float w) {
   asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(to), "f"(x), "f"(y),
                "f"(z), "f"(w)
                : "memory");
 }
 
-static __device__ __forceinline__ void mgl_stream_store(uint4 *partial, bool present, uint32_t lane,
-                                                        const mgl_stream_rows *rows) {
+MGL_DEVICE void mgl_stream_store(uint4 *partial, bool present, uint32_t lane,
+                                 const mgl_stream_rows *rows) {
   if (present) {
 #pragma unroll
     for (uint32_t j = 0; j < MGL_HEAD_STEPS; j++) {
@@ -417,9 +405,8 @@ typedef struct mgl_stream_left {
 // Until all of it is there, or the launch is ended. Between two looks at all of it only maxima and
 // sums are asked for: many warps wait while others still read. Lanes without rows look too, since
 // branches around these loads cost registers everywhere else.
-static __device__ __forceinline__ void mgl_stream_await(const uint4 *partial, bool present,
-                                                        uint32_t lane, const mgl_attend_gate *gate,
-                                                        mgl_stream_left *left) {
+MGL_DEVICE void mgl_stream_await(const uint4 *partial, bool present, uint32_t lane,
+                                 const mgl_attend_gate *gate, mgl_stream_left *left) {
   const uint4 *softmax = partial + MGL_HEAD_STEPS * 32 + lane % 4;
   for (;;) {
     left->softmax = mgl_load_l2(softmax);
@@ -446,9 +433,8 @@ static __device__ __forceinline__ void mgl_stream_await(const uint4 *partial, bo
 }
 
 // Adds what a warp has left, and opens its place again.
-static __device__ __forceinline__ void mgl_stream_add(uint4 *partial, bool present, uint32_t lane,
-                                                      const mgl_attend_gate *gate,
-                                                      mgl_stream_rows *rows) {
+MGL_DEVICE void mgl_stream_add(uint4 *partial, bool present, uint32_t lane,
+                               const mgl_attend_gate *gate, mgl_stream_rows *rows) {
   const float open = __uint_as_float(MGL_CUDA_OPEN);
   mgl_stream_left left;
   mgl_stream_await(partial, present, lane, gate, &left);
@@ -476,10 +462,8 @@ static __device__ __forceinline__ void mgl_stream_add(uint4 *partial, bool prese
 
 // Returns which of the 32 parties from `first` on have parts of the unit that party first - 1 or
 // one before it began. *more says that there may be others behind them.
-static __device__ __forceinline__ uint32_t mgl_stream_others(const mgl_wide_attention *a,
-                                                             const mgl_wide_part *part,
-                                                             uint32_t first, uint32_t lane,
-                                                             bool *more) {
+MGL_DEVICE uint32_t mgl_stream_others(const mgl_wide_attention *a, const mgl_wide_part *part,
+                                      uint32_t first, uint32_t lane, bool *more) {
   // Behind the line's last cut nobody looks: that one is in no unit.
   const mgl_wide_cut *cut = mgl_stream_cut(a, first + lane);
   const mgl_wide_cut *next = mgl_stream_cut(a, first + lane + 1);
@@ -491,9 +475,10 @@ static __device__ __forceinline__ uint32_t mgl_stream_others(const mgl_wide_atte
 }
 
 // Adds the parts of the parties behind `party`, which began the unit. others: of the first 32.
-static __device__ __forceinline__ void mgl_stream_merge(
-    const mgl_wide_attention *a, const mgl_wide_part *part, bool present, uint32_t party,
-    uint32_t lane, const mgl_attend_gate *gate, uint32_t others, bool more, mgl_stream_rows *rows) {
+MGL_DEVICE void mgl_stream_merge(const mgl_wide_attention *a, const mgl_wide_part *part,
+                                 bool present, uint32_t party, uint32_t lane,
+                                 const mgl_attend_gate *gate, uint32_t others, bool more,
+                                 mgl_stream_rows *rows) {
   uint32_t first = party + 1;
 #pragma unroll 1
   while (others != 0 || more) {
@@ -510,11 +495,9 @@ static __device__ __forceinline__ void mgl_stream_merge(
 
 // The part of a unit that this warp has: to the output, with all others' parts if this is the
 // first, or to memory.
-static __device__ __forceinline__ void mgl_stream_part(const mgl_wide_attention *a,
-                                                       const mgl_wide_part *part,
-                                                       const mgl_wide_lanes *lanes,
-                                                       const mgl_attend_gate *gate,
-                                                       mgl_stream_feed *feed, uint32_t party) {
+MGL_DEVICE void mgl_stream_part(const mgl_wide_attention *a, const mgl_wide_part *part,
+                                const mgl_wide_lanes *lanes, const mgl_attend_gate *gate,
+                                mgl_stream_feed *feed, uint32_t party) {
   const uint32_t lane = feed->lane;
   const mgl_wide_item item = a->work->items[part->item];
   const bool present = lane % 4 * 2 < item.count * MGL_GROUP;
@@ -554,9 +537,8 @@ static __device__ __forceinline__ void mgl_stream_part(const mgl_wide_attention 
 }
 
 // The share of one warp, `party` among all workers'; ring: shared address.
-static __device__ __forceinline__ void mgl_stream_share(const mgl_wide_attention *a, uint32_t ring,
-                                                        uint32_t party, uint32_t lane,
-                                                        const mgl_attend_gate *gate) {
+MGL_DEVICE void mgl_stream_share(const mgl_wide_attention *a, uint32_t ring, uint32_t party,
+                                 uint32_t lane, const mgl_attend_gate *gate) {
   const mgl_wide_lanes lanes = mgl_stream_lanes_of(lane);
   mgl_wide_cut at = *mgl_stream_cut(a, party);
   mgl_stream_feed feed = {};
@@ -587,9 +569,8 @@ static __device__ __forceinline__ void mgl_stream_share(const mgl_wide_attention
 }
 
 // Behind it the gate is open.
-static __device__ __forceinline__ void mgl_wide_streams(const mgl_wide_attention *a, uint8_t *smem,
-                                                        uint32_t worker, uint32_t thread,
-                                                        const mgl_attend_gate *gate) {
+MGL_DEVICE void mgl_wide_streams(const mgl_wide_attention *a, uint8_t *smem, uint32_t worker,
+                                 uint32_t thread, const mgl_attend_gate *gate) {
   const uint32_t warp = thread / 32, lane = thread % 32;
   const uint32_t ring = mgl_shared_address(smem) + warp * (MGL_STREAM_STAGES * MGL_STREAM_STAGE);
   if (warp < MGL_STREAM_WARPS) {

@@ -50,16 +50,16 @@ typedef struct mgl_tile_feed {
 
 enum { MGL_TILE_PAGE_THREADS = MGL_CUDA_CONSUMERS / MGL_TILE_PAGES };  // that copy a page
 
-static __device__ __forceinline__ uint32_t mgl_tile_position(const mgl_tile_feed *f) {
+MGL_DEVICE uint32_t mgl_tile_position(const mgl_tile_feed *f) {
   return (f->at.step * MGL_TILE_PAGES + f->thread / MGL_TILE_PAGE_THREADS) * MGL_WIDE_STREAM_STEP;
 }
 
-static __device__ __forceinline__ void mgl_tile_look_up(mgl_tile_feed *f) {
+MGL_DEVICE void mgl_tile_look_up(mgl_tile_feed *f) {
   uint32_t position = mgl_tile_position(f);
   f->page = position < f->seen ? mgl_wide_page(f->a, f->slot, position) : 0;
 }
 
-static __device__ __forceinline__ void mgl_tile_open(mgl_tile_feed *f) {
+MGL_DEVICE void mgl_tile_open(mgl_tile_feed *f) {
   if (!mgl_wide_before(&f->at, &f->end)) {
     return;
   }
@@ -71,9 +71,8 @@ static __device__ __forceinline__ void mgl_tile_open(mgl_tile_feed *f) {
 }
 
 // The queries of the unit at `unit`, into `to`, with the next group.
-static __device__ __forceinline__ void mgl_tile_copy_q(const mgl_wide_attention *a,
-                                                       const mgl_wide_cut *unit, uint32_t to,
-                                                       uint32_t thread) {
+MGL_DEVICE void mgl_tile_copy_q(const mgl_wide_attention *a, const mgl_wide_cut *unit, uint32_t to,
+                                uint32_t thread) {
   const mgl_wide_item *item = &a->work->items[unit->item];
   const uint32_t heads = a->kv_heads * MGL_GROUP;
   const uint32_t rows = item->count * MGL_GROUP;
@@ -91,8 +90,8 @@ static __device__ __forceinline__ void mgl_tile_copy_q(const mgl_wide_attention 
 
 // This thread's share of a step's K, of page * HKV + KV head `index`, of which `left` positions are
 // seen.
-static __device__ __forceinline__ void mgl_tile_copy_k(const mgl_tile_feed *f, uint32_t to,
-                                                       uint32_t index, uint32_t left) {
+MGL_DEVICE void mgl_tile_copy_k(const mgl_tile_feed *f, uint32_t to, uint32_t index,
+                                uint32_t left) {
   const uint32_t page = f->thread / MGL_TILE_PAGE_THREADS;
   const uint16_t *k = f->a->k_cache + (size_t)index * (MGL_WIDE_STREAM_STEP * MGL_HEAD_DIM);
 #pragma unroll
@@ -105,8 +104,8 @@ static __device__ __forceinline__ void mgl_tile_copy_k(const mgl_tile_feed *f, u
   }
 }
 
-static __device__ __forceinline__ void mgl_tile_copy_v(const mgl_tile_feed *f, uint32_t to,
-                                                       uint32_t index, uint32_t left) {
+MGL_DEVICE void mgl_tile_copy_v(const mgl_tile_feed *f, uint32_t to, uint32_t index,
+                                uint32_t left) {
   const uint32_t page = f->thread / MGL_TILE_PAGE_THREADS;
   const uint16_t *v = f->a->v_cache + (size_t)index * (MGL_WIDE_STREAM_STEP * MGL_HEAD_DIM);
 #pragma unroll
@@ -120,7 +119,7 @@ static __device__ __forceinline__ void mgl_tile_copy_v(const mgl_tile_feed *f, u
 }
 
 // V of the latest step whose K was asked for, if there is one.
-static __device__ __forceinline__ void mgl_tile_feed_v(mgl_tile_feed *f) {
+MGL_DEVICE void mgl_tile_feed_v(mgl_tile_feed *f) {
   if (f->has_v) {
     const uint32_t stage = (f->count - 1) % MGL_TILE_STAGES * MGL_TILE_STAGE;
     mgl_tile_copy_v(f, f->smem + stage + MGL_TILE_V, f->v_index, f->v_left);
@@ -130,7 +129,7 @@ static __device__ __forceinline__ void mgl_tile_feed_v(mgl_tile_feed *f) {
 
 // Asks for K of the next step and for V of that or, with wgmma, of the step before, as far as there
 // are such. A group in any case.
-static __device__ __forceinline__ void mgl_tile_feed_one(mgl_tile_feed *f) {
+MGL_DEVICE void mgl_tile_feed_one(mgl_tile_feed *f) {
   if (MGL_TARGET_WGMMA) {
     mgl_tile_feed_v(f);
   }
@@ -157,8 +156,8 @@ static __device__ __forceinline__ void mgl_tile_feed_one(mgl_tile_feed *f) {
 }
 
 // This warp's 16 rows of the queries.
-static __device__ __forceinline__ void mgl_tile_load_q(uint32_t from, uint32_t warp, uint32_t lane,
-                                                       uint32_t q[MGL_HEAD_STEPS][4]) {
+MGL_DEVICE void mgl_tile_load_q(uint32_t from, uint32_t warp, uint32_t lane,
+                                uint32_t q[MGL_HEAD_STEPS][4]) {
   const uint32_t row = warp * 16 + lane / 8 % 2 * 8 + lane % 8;
 #pragma unroll
   for (uint32_t s = 0; s < MGL_HEAD_STEPS; s++) {
@@ -168,12 +167,11 @@ static __device__ __forceinline__ void mgl_tile_load_q(uint32_t from, uint32_t w
 
 // A worker's partial results: sums [columns][threads][4], then maxima and sums of weights
 // [threads][4], every thread's own.
-static __device__ __forceinline__ float *mgl_tile_partial(const mgl_wide_attention *a,
-                                                          uint32_t record, uint32_t thread) {
+MGL_DEVICE float *mgl_tile_partial(const mgl_wide_attention *a, uint32_t record, uint32_t thread) {
   return a->tile_partials + (size_t)record * MGL_TILE_PARTIAL + thread * 4;
 }
 
-static __device__ __forceinline__ void mgl_tile_store(float *partial, const mgl_wide_rows *rows) {
+MGL_DEVICE void mgl_tile_store(float *partial, const mgl_wide_rows *rows) {
 #pragma unroll
   for (uint32_t j = 0; j < MGL_HEAD_COLUMNS; j++) {
     *(float4 *)(partial + j * (MGL_CUDA_CONSUMERS * 4)) =
@@ -184,7 +182,7 @@ static __device__ __forceinline__ void mgl_tile_store(float *partial, const mgl_
 }
 
 // Adds a party's partial result.
-static __device__ __forceinline__ void mgl_tile_add(const float *partial, mgl_wide_rows *rows) {
+MGL_DEVICE void mgl_tile_add(const float *partial, mgl_wide_rows *rows) {
   uint4 v[MGL_HEAD_COLUMNS];
 #pragma unroll
   for (uint32_t j = 0; j < MGL_HEAD_COLUMNS; j++) {
@@ -205,9 +203,8 @@ static __device__ __forceinline__ void mgl_tile_add(const float *partial, mgl_wi
 }
 
 // All parts of a unit, in order.
-static __device__ __forceinline__ void mgl_tile_merge(const mgl_wide_attention *a,
-                                                      const mgl_wide_parties *p, uint32_t thread,
-                                                      mgl_wide_rows *rows) {
+MGL_DEVICE void mgl_tile_merge(const mgl_wide_attention *a, const mgl_wide_parties *p,
+                               uint32_t thread, mgl_wide_rows *rows) {
   mgl_wide_clear(rows);
 #pragma unroll 1
   for (uint32_t party = p->first; party <= p->last; party++) {
@@ -218,10 +215,9 @@ static __device__ __forceinline__ void mgl_tile_merge(const mgl_wide_attention *
 }
 
 // All consumers finish an item here: its cut parts are added in order, and its rows are written.
-static __device__ __forceinline__ void mgl_tile_finish(const mgl_wide_attention *a,
-                                                       const mgl_wide_item *item,
-                                                       const mgl_wide_part *part, uint32_t worker,
-                                                       uint32_t thread, mgl_wide_rows *rows) {
+MGL_DEVICE void mgl_tile_finish(const mgl_wide_attention *a, const mgl_wide_item *item,
+                                const mgl_wide_part *part, uint32_t worker, uint32_t thread,
+                                mgl_wide_rows *rows) {
   const uint32_t warp = thread / 32, lane = thread % 32;
   const bool present = warp * 16 < item->count * MGL_GROUP;
   if (part->begin != 0 || part->end != item->steps) {
@@ -265,16 +261,16 @@ typedef struct mgl_tile {
   mgl_wide_cut *next;  // the part behind this one, if it is before the line's end
 } mgl_tile;
 
-static __device__ __forceinline__ uint32_t mgl_tile_stage(const mgl_tile *t, uint32_t count) {
+MGL_DEVICE uint32_t mgl_tile_stage(const mgl_tile *t, uint32_t count) {
   return t->feed->smem + count % MGL_TILE_STAGES * MGL_TILE_STAGE;
 }
 
-static __device__ __forceinline__ uint32_t mgl_tile_queries(const mgl_tile *t, uint32_t place) {
+MGL_DEVICE uint32_t mgl_tile_queries(const mgl_tile *t, uint32_t place) {
   return t->feed->smem + MGL_TILE_Q + place % MGL_TILE_QUERIES * MGL_TILE_Q_BYTES;
 }
 
 // Asks for the queries of the next part, with the next group.
-static __device__ __forceinline__ void mgl_tile_ask_q(const mgl_tile *t) {
+MGL_DEVICE void mgl_tile_ask_q(const mgl_tile *t) {
   const mgl_tile_feed *f = t->feed;
   if (mgl_wide_before(t->next, &f->end)) {
     mgl_tile_copy_q(f->a, t->next, mgl_tile_queries(t, t->queries ^ 1), f->thread);
@@ -283,7 +279,7 @@ static __device__ __forceinline__ void mgl_tile_ask_q(const mgl_tile *t) {
 
 // Until K and V of step number t->count are there, and what mgl_tile_feed_one fills next is read.
 // first: of its part; then the part's queries are there too.
-static __device__ __forceinline__ void mgl_tile_enter(const mgl_tile *t, bool first) {
+MGL_DEVICE void mgl_tile_enter(const mgl_tile *t, bool first) {
 #if MGL_TARGET_WGMMA
   if (first && t->is_late) {
     mgl_copy_wait<0>();
@@ -300,9 +296,8 @@ static __device__ __forceinline__ void mgl_tile_enter(const mgl_tile *t, bool fi
 #if MGL_TARGET_WGMMA
 
 // Asks for the scores of the step.
-static __device__ __forceinline__ void mgl_tile_issue_scores(const mgl_tile *t,
-                                                             const uint32_t (&q)[MGL_HEAD_STEPS][4],
-                                                             float (&scores)[MGL_TILE_COLUMNS][4]) {
+MGL_DEVICE void mgl_tile_issue_scores(const mgl_tile *t, const uint32_t (&q)[MGL_HEAD_STEPS][4],
+                                      float (&scores)[MGL_TILE_COLUMNS][4]) {
   const uint32_t k = mgl_tile_stage(t, t->count);
 #pragma unroll
   for (uint32_t s = 0; s < MGL_HEAD_STEPS; s++) {
@@ -315,9 +310,9 @@ static __device__ __forceinline__ void mgl_tile_issue_scores(const mgl_tile *t,
 }
 
 // Issues the products of weights and values of step number `count`.
-static __device__ __forceinline__ void mgl_tile_issue_values(
-    const mgl_tile *t, uint32_t count, const uint32_t (&weights)[MGL_TILE_PAGES][4],
-    float (&values)[MGL_HEAD_COLUMNS][4]) {
+MGL_DEVICE void mgl_tile_issue_values(const mgl_tile *t, uint32_t count,
+                                      const uint32_t (&weights)[MGL_TILE_PAGES][4],
+                                      float (&values)[MGL_HEAD_COLUMNS][4]) {
   const uint32_t v = mgl_tile_stage(t, count) + MGL_TILE_V;
 #pragma unroll
   for (uint32_t p = 0; p < MGL_TILE_PAGES; p++) {
@@ -329,10 +324,8 @@ static __device__ __forceinline__ void mgl_tile_issue_values(
 // Step `step`: its scores and, beside its softmax, the values of the step before, whose weights are
 // in `weights`. Leaves its own there.
 template <bool is_first>
-static __device__ __forceinline__ void mgl_tile_one(mgl_tile *t, uint32_t step,
-                                                    const uint32_t (&q)[MGL_HEAD_STEPS][4],
-                                                    uint32_t (&weights)[MGL_TILE_PAGES][4],
-                                                    mgl_wide_rows *rows) {
+MGL_DEVICE void mgl_tile_one(mgl_tile *t, uint32_t step, const uint32_t (&q)[MGL_HEAD_STEPS][4],
+                             uint32_t (&weights)[MGL_TILE_PAGES][4], mgl_wide_rows *rows) {
   const uint32_t first = step * MGL_WIDE_TILE_STEP;
   float scores[MGL_TILE_COLUMNS][4], decay[2];
   mgl_wgmma_fence();
@@ -362,8 +355,7 @@ static __device__ __forceinline__ void mgl_tile_one(mgl_tile *t, uint32_t step,
 }
 
 // Steps [begin, end) of a unit.
-static __device__ __forceinline__ void mgl_tile_steps(mgl_tile *t, uint32_t begin, uint32_t end,
-                                                      mgl_wide_rows *rows) {
+MGL_DEVICE void mgl_tile_steps(mgl_tile *t, uint32_t begin, uint32_t end, mgl_wide_rows *rows) {
   const uint32_t own_end = t->end < end ? t->end : end;
   uint32_t q[MGL_HEAD_STEPS][4], weights[MGL_TILE_PAGES][4];
   uint32_t step = begin;
@@ -397,8 +389,7 @@ static __device__ __forceinline__ void mgl_tile_steps(mgl_tile *t, uint32_t begi
 #else
 
 // Steps [begin, end) of a unit.
-static __device__ __forceinline__ void mgl_tile_steps(mgl_tile *t, uint32_t begin, uint32_t end,
-                                                      mgl_wide_rows *rows) {
+MGL_DEVICE void mgl_tile_steps(mgl_tile *t, uint32_t begin, uint32_t end, mgl_wide_rows *rows) {
   const uint32_t warp = t->feed->thread / 32, lane = t->feed->thread % 32;
   const mgl_wide_lanes lanes = mgl_wide_lanes_of(lane);
   uint32_t q[MGL_HEAD_STEPS][4];
@@ -430,9 +421,8 @@ static __device__ __forceinline__ void mgl_tile_steps(mgl_tile *t, uint32_t begi
 #endif
 
 // The part of a unit that this worker has.
-static __device__ __forceinline__ void mgl_tile_part(const mgl_wide_attention *a,
-                                                     const mgl_wide_part *part, mgl_tile *t,
-                                                     uint32_t worker) {
+MGL_DEVICE void mgl_tile_part(const mgl_wide_attention *a, const mgl_wide_part *part, mgl_tile *t,
+                              uint32_t worker) {
   const uint32_t warp = t->feed->thread / 32, lane = t->feed->thread % 32;
   const mgl_wide_item item = a->work->items[part->item];
   const uint32_t count = item.count * MGL_GROUP;
@@ -453,8 +443,8 @@ static __device__ __forceinline__ void mgl_tile_part(const mgl_wide_attention *a
   mgl_tile_finish(a, &item, part, worker, t->feed->thread, &rows);
 }
 
-static __device__ __forceinline__ void mgl_wide_tiles(const mgl_wide_attention *a, uint8_t *smem,
-                                                      uint32_t worker, uint32_t thread) {
+MGL_DEVICE void mgl_wide_tiles(const mgl_wide_attention *a, uint8_t *smem, uint32_t worker,
+                               uint32_t thread) {
   mgl_wide_cut at = a->work->tile_cuts[worker];
   const mgl_wide_cut end = a->work->tile_cuts[worker + 1];
   mgl_tile_feed feed = {};

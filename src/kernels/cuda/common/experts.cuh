@@ -67,12 +67,11 @@ enum {
 
 // Where the share of gate and up that ends, or begins, with row block `at` of S * F features does
 // so in the line of all row blocks of all parts.
-static __device__ __forceinline__ uint32_t mgl_part_share(uint32_t at, uint32_t parts) {
+MGL_DEVICE uint32_t mgl_part_share(uint32_t at, uint32_t parts) {
   return at * parts / MGL_EXPERT_SLOTS;
 }
 
-static __device__ __forceinline__ void mgl_expert_put(uint32_t address, uint32_t expert,
-                                                      float weight) {
+MGL_DEVICE void mgl_expert_put(uint32_t address, uint32_t expert, float weight) {
   asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(expert),
                "r"(__float_as_uint(weight))
                : "memory");

@@ -13,6 +13,7 @@
 #ifndef MGL_KERNELS_CUDA_COMMON_PAGE_STREAM_CUH
 #define MGL_KERNELS_CUDA_COMMON_PAGE_STREAM_CUH
 
+#include "kernels/cuda/common/target.h"
 #include "twin/device_run.h"
 #include "twin/packing.h"
 #include "twin/page_ring.h"
@@ -38,41 +39,40 @@ enum {
 };
 
 // Of any op in the megakernel, with so many pages behind the ring.
-static __device__ __forceinline__ uint32_t mgl_op_batch_blocks(const mgl_cuda_op *op,
-                                                               uint32_t pages) {
+MGL_DEVICE uint32_t mgl_op_batch_blocks(const mgl_cuda_op *op, uint32_t pages) {
   return mgl_op_kind_is_linear(op->kind) && mgl_by_rows(op, MGL_TARGET_CAPABILITY, MGL_HAS_CODES)
              ? mgl_rows_batch_blocks(op->row_tiles, pages, MGL_PAGE_BYTES)
              : mgl_batch_blocks(op->row_tiles);
 }
 
 // Columns of the output that a row block makes.
-static __device__ __forceinline__ uint32_t mgl_block_columns(uint32_t kind) {
+MGL_DEVICE uint32_t mgl_block_columns(uint32_t kind) {
   return kind == MGL_OP_GATE_UP ? MGL_CUDA_HALF_ROWS : MGL_CUDA_BLOCK_ROWS;
 }
 
 // Bytes of page `page` along k.
-static __device__ __forceinline__ uint32_t mgl_page_bytes(uint32_t k_padded, uint32_t page) {
+MGL_DEVICE uint32_t mgl_page_bytes(uint32_t k_padded, uint32_t page) {
   uint32_t left = k_padded - page * MGL_CUDA_PAGE_K;
   return (left < MGL_CUDA_PAGE_K ? left : MGL_CUDA_PAGE_K) * (MGL_CUDA_BLOCK_ROWS * 2);
 }
 
-static __device__ __forceinline__ uint32_t mgl_pages_of_block(uint32_t k_padded) {
+MGL_DEVICE uint32_t mgl_pages_of_block(uint32_t k_padded) {
   return (k_padded + MGL_CUDA_PAGE_K - 1) / MGL_CUDA_PAGE_K;
 }
 
 // Bytes of a row block.
-static __device__ __forceinline__ uint64_t mgl_block_bytes(uint32_t k_padded) {
+MGL_DEVICE uint64_t mgl_block_bytes(uint32_t k_padded) {
   return (uint64_t)k_padded * (MGL_CUDA_BLOCK_ROWS * 2);
 }
 
 // Pages of a row block of codes, for ops of one token.
-static __device__ __forceinline__ uint32_t mgl_coded_pages(uint32_t packing, uint32_t k_padded) {
+MGL_DEVICE uint32_t mgl_coded_pages(uint32_t packing, uint32_t k_padded) {
   uint32_t panels = mgl_packing_panels((mgl_packing)packing);
   return (mgl_panels_of(k_padded) + panels - 1) / panels;
 }
 
 // Pages of a group along k.
-static __device__ __forceinline__ uint32_t mgl_group_pages(const mgl_cuda_op *op) {
+MGL_DEVICE uint32_t mgl_group_pages(const mgl_cuda_op *op) {
   if (mgl_of_one(op)) {
     bool codes = MGL_HAS_CODES && mgl_op_packing(op) != MGL_PACKING_BF16;
     return codes ? (uint32_t)MGL_ALL_PAGES : mgl_pages_of_block(op->k_padded);
@@ -81,7 +81,7 @@ static __device__ __forceinline__ uint32_t mgl_group_pages(const mgl_cuda_op *op
 }
 
 // True for ops whose weights come through pages.
-static __device__ __forceinline__ bool mgl_is_paged(uint32_t kind) {
+MGL_DEVICE bool mgl_is_paged(uint32_t kind) {
   return mgl_op_kind_is_linear(kind) || kind == MGL_CUDA_OP_STREAMED;
 }
 

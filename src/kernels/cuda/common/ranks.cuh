@@ -8,19 +8,18 @@
 
 // Whether an op's results are parts of sums over the ranks: those of a linear_add, which alone
 // has a residual.
-static __device__ __forceinline__ bool mgl_is_exchanged(const mgl_cuda_op *op) {
+MGL_DEVICE bool mgl_is_exchanged(const mgl_cuda_op *op) {
   return MGL_RANKS > 1 && op->residual != nullptr && op->exchange != 0;
 }
 
 // The same byte of another rank's block.
 template <typename type>
-static __device__ __forceinline__ type *mgl_at_peer(type *own, int64_t bytes) {
+MGL_DEVICE type *mgl_at_peer(type *own, int64_t bytes) {
   return (type *)((uint8_t *)own + bytes);
 }
 
 // A warp of the controller: what the task's consumers need to send and to find parts.
-static __device__ __forceinline__ void mgl_find_exchange(const mgl_cuda_run *run, mgl_slot *slot,
-                                                         uint32_t lane) {
+MGL_DEVICE void mgl_find_exchange(const mgl_cuda_run *run, mgl_slot *slot, uint32_t lane) {
   const uint64_t number = slot->iteration * run->exchange_count + slot->op.exchange - 1;
   if (lane < MGL_RANKS) {
     slot->exchange.peers[lane] = run->peers[lane];
@@ -35,8 +34,7 @@ static __device__ __forceinline__ void mgl_find_exchange(const mgl_cuda_run *run
 }
 
 // Sends this rank's part of an element to all ranks, itself last.
-static __device__ __forceinline__ void mgl_send_part(const mgl_slot *slot, size_t element,
-                                                     float value) {
+MGL_DEVICE void mgl_send_part(const mgl_slot *slot, size_t element, float value) {
   const mgl_exchange *e = &slot->exchange;
   uint64_t *own = e->inbox + (size_t)e->rank * e->stride + element;
   const uint64_t word = (uint64_t)e->tag << 32 | __float_as_uint(value);
@@ -50,15 +48,14 @@ static __device__ __forceinline__ void mgl_send_part(const mgl_slot *slot, size_
   }
 }
 
-static __device__ __forceinline__ uint64_t mgl_load_part(const uint64_t *at) {
+MGL_DEVICE uint64_t mgl_load_part(const uint64_t *at) {
   unsigned long long word;
   asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(word) : "l"(at) : "memory");
   return word;
 }
 
 // One thread: a trigger of an event that all ranks wait for. Each waits for a counter of its own.
-static __device__ __forceinline__ void mgl_trigger_ranks(const mgl_cuda_run *run,
-                                                         mgl_word *counter) {
+MGL_DEVICE void mgl_trigger_ranks(const mgl_cuda_run *run, mgl_word *counter) {
   for (uint32_t i = 1; i <= MGL_RANKS; i++) {
     uint32_t to = run->protocol.rank + i;
     to = to < MGL_RANKS ? to : to - MGL_RANKS;

@@ -35,4 +35,8 @@
 #endif
 #define MGL_TARGET_IF_ANY(...) __VA_ARGS__
 
+// What nearly every function of device code is: structures behind its pointers live in registers
+// only if it is inlined (worker.cuh).
+#define MGL_DEVICE static __device__ __forceinline__
+
 #endif

@@ -18,8 +18,7 @@ struct mgl_tracer {
   uint32_t count;
 };
 
-static __device__ __forceinline__ void mgl_trace_open(const mgl_cuda_run *run,
-                                                      mgl_cuda_trace_role role, mgl_tracer *t) {
+MGL_DEVICE void mgl_trace_open(const mgl_cuda_run *run, mgl_cuda_trace_role role, mgl_tracer *t) {
   if (MGL_TRACE) {
     t->mask = run->span_count - 1;
     t->spans = run->spans + (size_t)(blockIdx.x * MGL_CUDA_TRACE_ROLES + role) * run->span_count;
@@ -27,8 +26,8 @@ static __device__ __forceinline__ void mgl_trace_open(const mgl_cuda_run *run,
   }
 }
 
-static __device__ __forceinline__ void mgl_trace_add(mgl_tracer *t, uint32_t begin, uint32_t end,
-                                                     uint32_t note, uint32_t graph, uint32_t task) {
+MGL_DEVICE void mgl_trace_add(mgl_tracer *t, uint32_t begin, uint32_t end, uint32_t note,
+                              uint32_t graph, uint32_t task) {
   if (MGL_TRACE) {
     asm volatile("st.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(t->spans + (t->count & t->mask)),
                  "r"(begin), "r"(end), "r"(note), "r"(graph << MGL_ID_INDEX_BITS | task)
@@ -37,16 +36,15 @@ static __device__ __forceinline__ void mgl_trace_add(mgl_tracer *t, uint32_t beg
   }
 }
 
-static __device__ __forceinline__ void mgl_trace_close(const mgl_cuda_run *run,
-                                                       mgl_cuda_trace_role role,
-                                                       const mgl_tracer *t) {
+MGL_DEVICE void mgl_trace_close(const mgl_cuda_run *run, mgl_cuda_trace_role role,
+                                const mgl_tracer *t) {
   if (MGL_TRACE) {
     run->traces[blockIdx.x].span_counts[role] = t->count;
   }
 }
 
 // Both clocks at a tick of the global timer, which may be a microsecond long; the number-th pair.
-static __device__ __forceinline__ void mgl_trace_mark(const mgl_cuda_run *run, uint32_t number) {
+MGL_DEVICE void mgl_trace_mark(const mgl_cuda_run *run, uint32_t number) {
   if (MGL_TRACE) {
     uint64_t before = mgl_global_ns();
     uint64_t now = before;
@@ -71,8 +69,7 @@ struct mgl_marker {
 enum { MGL_MARK_CLOCKS = 14000 };  // between two pairs: in 65 us clocks part by 0.1 us and more
 
 // One thread.
-static __device__ __forceinline__ void mgl_trace_mark_if_due(const mgl_cuda_run *run,
-                                                             mgl_marker *m) {
+MGL_DEVICE void mgl_trace_mark_if_due(const mgl_cuda_run *run, mgl_marker *m) {
   if (MGL_TRACE && (m->number == 0 || mgl_trace_clock() - m->clock > MGL_MARK_CLOCKS)) {
     mgl_trace_mark(run, m->number++);
     m->clock = mgl_trace_clock();
@@ -80,8 +77,7 @@ static __device__ __forceinline__ void mgl_trace_mark_if_due(const mgl_cuda_run 
 }
 
 // For a warp that has nothing else to do: pairs until the run is over.
-static __device__ __forceinline__ void mgl_trace_clocks(const mgl_cuda_run *run,
-                                                        const mgl_block *block) {
+MGL_DEVICE void mgl_trace_clocks(const mgl_cuda_run *run, const mgl_block *block) {
   if (MGL_TRACE && threadIdx.x % 32 == 0) {
     mgl_marker marker = {};
     while (block->stop == 0) {

@@ -12,6 +12,7 @@
 #ifndef MGL_KERNELS_CUDA_COMMON_WORKER_CUH
 #define MGL_KERNELS_CUDA_COMMON_WORKER_CUH
 
+#include "kernels/cuda/common/mma.cuh"
 #include "kernels/cuda/common/target.h"
 #include "twin/device_run.h"
 
@@ -105,22 +106,22 @@ struct mgl_block {
 static_assert(sizeof(mgl_block) <= MGL_CUDA_BLOCK_BYTES, "scratch begins behind it");
 
 template <int barrier, int threads>
-static __device__ __forceinline__ void mgl_block_sync() {
+MGL_DEVICE void mgl_block_sync() {
   asm volatile("bar.sync %0, %1;" ::"n"(barrier), "n"(threads) : "memory");
 }
 
-static __device__ __forceinline__ void mgl_sync_consumers() {
+MGL_DEVICE void mgl_sync_consumers() {
   mgl_block_sync<MGL_BARRIER_CONSUMERS, MGL_CUDA_CONSUMERS>();
 }
 
-static __device__ __forceinline__ uint64_t mgl_global_ns() {
+MGL_DEVICE uint64_t mgl_global_ns() {
   unsigned long long now;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
   return now;
 }
 
 // For the trace: the low half of the multiprocessor's clock, or nothing at all without MGL_TRACE.
-static __device__ __forceinline__ uint32_t mgl_trace_clock() {
+MGL_DEVICE uint32_t mgl_trace_clock() {
   uint32_t now = 0;
   if (MGL_TRACE) {
     asm volatile("mov.u32 %0, %clock;" : "=r"(now));
@@ -128,97 +129,103 @@ static __device__ __forceinline__ uint32_t mgl_trace_clock() {
   return now;
 }
 
-static __device__ __forceinline__ uint32_t mgl_shared_address(const void *pointer) {
+MGL_DEVICE uint32_t mgl_shared_address(const void *pointer) {
   return (uint32_t)__cvta_generic_to_shared(pointer);
 }
 
+// Moves registers between warpgroups, where the hardware can: consumers need more than the other
+// roles. Whole warpgroups call it.
+template <int registers, bool more>
+MGL_DEVICE void mgl_set_registers() {
+#if MGL_TARGET_COPIES
+  if (more) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
+  } else {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
+  }
+#endif
+}
+
 // A number that the compiler keeps in a register instead of making it anew at each use.
-static __device__ __forceinline__ uint32_t mgl_kept(uint32_t value) {
+MGL_DEVICE uint32_t mgl_kept(uint32_t value) {
   asm volatile("" : "+r"(value));
   return value;
 }
 
 // A word of shared memory that other warps write.
-static __device__ __forceinline__ uint32_t mgl_load_shared_word(uint32_t address) {
+MGL_DEVICE uint32_t mgl_load_shared_word(uint32_t address) {
   uint32_t value;
   asm volatile("ld.volatile.shared.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
   return value;
 }
 
-static __device__ __forceinline__ void mgl_store_shared_word(uint32_t address, uint32_t word) {
+MGL_DEVICE void mgl_store_shared_word(uint32_t address, uint32_t word) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
 }
 
 // --- mbarriers -----------------------------------------------------------------------------------
 
-static __device__ __forceinline__ void mgl_mbarrier_init(uint64_t *barrier, uint32_t arrivals) {
+MGL_DEVICE void mgl_mbarrier_init(uint64_t *barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(mgl_shared_address(barrier)),
                "r"(arrivals)
                : "memory");
 }
 
+// Behind the last one: the copy engine sees them.
+MGL_DEVICE void mgl_mbarriers_made() {
+#if MGL_TARGET_COPIES
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+
 // (Functions that end in _at take addresses in shared memory, which fit into one register.)
-static __device__ __forceinline__ void mgl_mbarrier_arrive_at(uint32_t barrier) {
+MGL_DEVICE void mgl_mbarrier_arrive_at(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-static __device__ __forceinline__ void mgl_mbarrier_arrive(uint64_t *barrier) {
+MGL_DEVICE void mgl_mbarrier_arrive(uint64_t *barrier) {
   mgl_mbarrier_arrive_at(mgl_shared_address(barrier));
 }
 
+// Returns what an mbarrier answers.
+#define MGL_MBARRIER_ASK(question, operands, ...)                                            \
+  uint32_t done;                                                                             \
+  asm volatile("{\n.reg .pred p;\nmbarrier." question ".parity.shared::cta.b64 p, " operands \
+               ";\nselp.u32 %0, 1, 0, p;\n}"                                                 \
+               : "=r"(done)                                                                  \
+               : __VA_ARGS__                                                                 \
+               : "memory");                                                                  \
+  return done != 0
+
 // True if the phase of that parity has ended.
-static __device__ __forceinline__ bool mgl_mbarrier_test_at(uint32_t barrier, uint32_t parity) {
-  uint32_t done;
-  asm volatile(
-      "{\n.reg .pred p;\n"
-      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, p;\n}"
-      : "=r"(done)
-      : "r"(barrier), "r"(parity)
-      : "memory");
-  return done != 0;
+MGL_DEVICE bool mgl_mbarrier_test_at(uint32_t barrier, uint32_t parity) {
+  MGL_MBARRIER_ASK("test_wait", "[%1], %2", "r"(barrier), "r"(parity));
 }
 
-static __device__ __forceinline__ bool mgl_mbarrier_test(uint64_t *barrier, uint32_t parity) {
+MGL_DEVICE bool mgl_mbarrier_test(uint64_t *barrier, uint32_t parity) {
   return mgl_mbarrier_test_at(mgl_shared_address(barrier), parity);
 }
 
 // Asks whether the phase is over, as a test does, but the hardware suspends the thread for a while
 // first.
-static __device__ __forceinline__ bool mgl_mbarrier_try_at(uint32_t barrier, uint32_t parity) {
+MGL_DEVICE bool mgl_mbarrier_try_at(uint32_t barrier, uint32_t parity) {
 #if MGL_TARGET_COPIES
-  uint32_t done;
-  asm volatile(
-      "{\n.reg .pred p;\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, p;\n}"
-      : "=r"(done)
-      : "r"(barrier), "r"(parity)
-      : "memory");
-  return done != 0;
+  MGL_MBARRIER_ASK("try_wait", "[%1], %2", "r"(barrier), "r"(parity));
 #else
   return mgl_mbarrier_test_at(barrier, parity);
 #endif
 }
 
-static __device__ __forceinline__ bool mgl_mbarrier_try(uint64_t *barrier, uint32_t parity) {
+MGL_DEVICE bool mgl_mbarrier_try(uint64_t *barrier, uint32_t parity) {
   return mgl_mbarrier_try_at(mgl_shared_address(barrier), parity);
 }
 
 // Asks whether the phase is over, suspended for a microsecond at most. It is for warps that look at
 // other things too, and should not take issue slots from those that compute.
-static __device__ __forceinline__ bool mgl_mbarrier_try_briefly(uint64_t *barrier,
-                                                                uint32_t parity) {
+MGL_DEVICE bool mgl_mbarrier_try_briefly(uint64_t *barrier, uint32_t parity) {
 #if MGL_TARGET_COPIES
-  uint32_t done;
-  asm volatile(
-      "{\n.reg .pred p;\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2, %3;\n"
-      "selp.u32 %0, 1, 0, p;\n}"
-      : "=r"(done)
-      : "r"(mgl_shared_address(barrier)), "r"(parity), "r"(1000)
-      : "memory");
-  return done != 0;
+  MGL_MBARRIER_ASK("try_wait", "[%1], %2, %3", "r"(mgl_shared_address(barrier)), "r"(parity),
+                   "r"(1000));
 #else
   return mgl_mbarrier_test(barrier, parity);
 #endif
@@ -226,7 +233,7 @@ static __device__ __forceinline__ bool mgl_mbarrier_try_briefly(uint64_t *barrie
 
 // Waits for the end of the phase of that parity; only where it is sure to come.
 // Where that is a mistake, the launch ends with an error instead of a hang.
-static __device__ __forceinline__ void mgl_mbarrier_wait_at(uint32_t barrier, uint32_t parity) {
+MGL_DEVICE void mgl_mbarrier_wait_at(uint32_t barrier, uint32_t parity) {
   for (uint32_t tries = 0; !mgl_mbarrier_try_at(barrier, parity); tries++) {
     if (tries == MGL_MBARRIER_TRIES) {
       __trap();
@@ -234,21 +241,44 @@ static __device__ __forceinline__ void mgl_mbarrier_wait_at(uint32_t barrier, ui
   }
 }
 
-static __device__ __forceinline__ void mgl_mbarrier_wait(uint64_t *barrier, uint32_t parity) {
+MGL_DEVICE void mgl_mbarrier_wait(uint64_t *barrier, uint32_t parity) {
   mgl_mbarrier_wait_at(mgl_shared_address(barrier), parity);
 }
 
 // Waits for the phase, or until the run stops. All threads that wait for one phase get the same
 // answer: `stop` is set by the thread that would complete it, after it has completed its last one.
-static __device__ __forceinline__ bool mgl_mbarrier_wait_or_stop(mgl_block *block,
-                                                                 uint64_t *barrier,
-                                                                 uint32_t parity) {
+MGL_DEVICE bool mgl_mbarrier_wait_or_stop(mgl_block *block, uint64_t *barrier, uint32_t parity) {
   while (!mgl_mbarrier_try(barrier, parity)) {
     if (block->stop != 0) {
       return mgl_mbarrier_test(barrier, parity);
     }
   }
   return true;
+}
+
+// Before copies by the copy engine: an arrival, and so many bytes will come.
+MGL_DEVICE void mgl_mbarrier_expect_at(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+
+// A bulk copy into shared memory, whose bytes count for the mbarrier `full`.
+MGL_DEVICE void mgl_bulk_copy_at(uint32_t to, const void *from, uint32_t bytes, uint32_t full) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(full)
+      : "memory");
+}
+
+// The same by a policy for the L2.
+MGL_DEVICE void mgl_bulk_copy_by(uint64_t policy, uint32_t to, const void *from, uint32_t bytes,
+                                 uint32_t full) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1], %2, [%3], %4;" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(full), "l"(policy)
+      : "memory");
 }
 
 // --- what a task function gets -------------------------------------------------------------------
@@ -268,12 +298,24 @@ struct mgl_worker {
   uint32_t page_count;
 };
 
-static __device__ __forceinline__ const mgl_slot *mgl_task_slot(const mgl_worker *w) {
+// Where a consumer is, in a block whose pages lie behind so many bytes of scratch.
+MGL_DEVICE void mgl_worker_enter(mgl_worker *w, mgl_cuda_run *run, mgl_block *block,
+                                 uint32_t scratch_bytes) {
+  w->run = run;
+  w->block = block;
+  w->scratch = (uint8_t *)block + MGL_CUDA_BLOCK_BYTES;
+  w->pages = w->scratch + scratch_bytes;
+  w->thread = threadIdx.x;
+  w->warp = threadIdx.x / 32;
+  w->lane = threadIdx.x % 32;
+}
+
+MGL_DEVICE const mgl_slot *mgl_task_slot(const mgl_worker *w) {
   return &w->block->slots[w->slot];
 }
 
 // With a kernel for every op: until the kernels before have ended, and what they wrote may be read.
-static __device__ __forceinline__ void mgl_await_kernels_before() {
+MGL_DEVICE void mgl_await_kernels_before() {
 #if MGL_TARGET_COPIES
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
@@ -281,7 +323,7 @@ static __device__ __forceinline__ void mgl_await_kernels_before() {
 
 // Until the task may run: what the tasks before it wrote may be read afterwards. Every consumer
 // thread calls it once per task. False: the run has failed; the task returns at once.
-static __device__ __forceinline__ bool mgl_task_wait(mgl_worker *w) {
+MGL_DEVICE bool mgl_task_wait(mgl_worker *w) {
   if (MGL_KERNEL_PER_OP) {
     mgl_await_kernels_before();
     return true;
@@ -290,7 +332,7 @@ static __device__ __forceinline__ bool mgl_task_wait(mgl_worker *w) {
 }
 
 // The task has (some of) its inputs. Every consumer thread calls it once per task that may run.
-static __device__ __forceinline__ void mgl_task_began(mgl_worker *w) {
+MGL_DEVICE void mgl_task_began(mgl_worker *w) {
   if (w->thread == 0) {
     const mgl_slot *slot = mgl_task_slot(w);
     if (MGL_TRACE) {
@@ -303,7 +345,7 @@ static __device__ __forceinline__ void mgl_task_began(mgl_worker *w) {
 }
 
 // For a task that waits for its event only.
-static __device__ __forceinline__ bool mgl_task_begin(mgl_worker *w) {
+MGL_DEVICE bool mgl_task_begin(mgl_worker *w) {
   if (!mgl_task_wait(w)) {
     return false;
   }
@@ -314,7 +356,7 @@ static __device__ __forceinline__ bool mgl_task_begin(mgl_worker *w) {
 // True if what the task has computed must not be seen: some of it may come from inputs that were
 // given up, or it is a fault to be. (Who gives up has seen `stop`, and so does who meets it at a
 // barrier afterwards.)
-static __device__ __forceinline__ bool mgl_task_is_mute(const mgl_worker *w) {
+MGL_DEVICE bool mgl_task_is_mute(const mgl_worker *w) {
   if (!MGL_TARGET_COPIES) {  // there are no registers for both at once
     return w->block->stop != 0 || mgl_task_slot(w)->mute != 0;
   }
@@ -324,27 +366,26 @@ static __device__ __forceinline__ bool mgl_task_is_mute(const mgl_worker *w) {
 // --- activations that carry their readiness ------------------------------------------------------
 
 // Whether an op's output has two copies.
-static __device__ __forceinline__ bool mgl_has_copies(const mgl_cuda_op *op) {
+MGL_DEVICE bool mgl_has_copies(const mgl_cuda_op *op) {
   return MGL_CARRIES && op->copy_bytes != 0;
 }
 
-static __device__ __forceinline__ bool mgl_is_open(uint32_t word) {
+MGL_DEVICE bool mgl_is_open(uint32_t word) {
   return word == MGL_CUDA_OPEN;
 }
 
-static __device__ __forceinline__ bool mgl_has_open(uint4 v) {
+MGL_DEVICE bool mgl_has_open(uint4 v) {
   return max(max(v.x, v.y), max(v.z, v.w)) == MGL_CUDA_OPEN;
 }
 
 // A word for other SMs to see as soon as it can be seen.
-static __device__ __forceinline__ void mgl_store_l2_word(uint8_t *at, uint32_t word) {
+MGL_DEVICE void mgl_store_l2_word(uint8_t *at, uint32_t word) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(at), "r"(word) : "memory");
 }
 
 // A word of an output; where outputs have copies, also the same word of the other copy, which
 // becomes open.
-static __device__ __forceinline__ void mgl_write_word(uint8_t *at, uint32_t word,
-                                                      const mgl_slot *slot, bool copies) {
+MGL_DEVICE void mgl_write_word(uint8_t *at, uint32_t word, const mgl_slot *slot, bool copies) {
   if (!copies) {
     *(uint32_t *)at = word;
     return;
@@ -355,21 +396,20 @@ static __device__ __forceinline__ void mgl_write_word(uint8_t *at, uint32_t word
 }
 
 // Opens a word that has no value in this run: only the other copy's is written.
-static __device__ __forceinline__ void mgl_open_word(uint8_t *at, const mgl_slot *slot) {
+MGL_DEVICE void mgl_open_word(uint8_t *at, const mgl_slot *slot) {
   mgl_store_l2_word(at + slot->open_at, MGL_CUDA_OPEN);
 }
 
 // For the trace: the task in a slot has waited for weights since the clock `from`.
-static __device__ __forceinline__ void mgl_note_starved(mgl_block *block, uint32_t slot,
-                                                        uint32_t thread, uint32_t from) {
+MGL_DEVICE void mgl_note_starved(mgl_block *block, uint32_t slot, uint32_t thread, uint32_t from) {
   if (MGL_TRACE && thread == 0) {
     block->starved[slot] += mgl_trace_clock() - from;
   }
 }
 
 // Waits for a page that is not there yet, and notes for how long.
-static __device__ __forceinline__ void mgl_page_await_noted(mgl_block *block, uint32_t slot,
-                                                            uint32_t full, uint32_t parity) {
+MGL_DEVICE void mgl_page_await_noted(mgl_block *block, uint32_t slot, uint32_t full,
+                                     uint32_t parity) {
   uint32_t from = mgl_trace_clock();
   mgl_mbarrier_wait_at(full, parity);
   mgl_note_starved(block, slot, threadIdx.x, from);
@@ -385,8 +425,7 @@ static __device__ __noinline__ void mgl_page_starve(mgl_block *block, uint32_t s
 // Until a page of the ring is there; full: the address of its mbarrier. On sm_90a a trace notes
 // waits in a function of its own: inline, in loops over pages, it makes an iteration of
 // Qwen3-0.6B 2% longer. (On sm_100a, where nothing was measured, the call makes callers spill.)
-static __device__ __forceinline__ void mgl_page_wait_at(const mgl_worker *w, uint32_t full,
-                                                        uint32_t parity) {
+MGL_DEVICE void mgl_page_wait_at(const mgl_worker *w, uint32_t full, uint32_t parity) {
   if (!MGL_TRACE) {
     mgl_mbarrier_wait_at(full, parity);
   } else if (!mgl_mbarrier_test_at(full, parity)) {
@@ -398,20 +437,28 @@ static __device__ __forceinline__ void mgl_page_wait_at(const mgl_worker *w, uin
   }
 }
 
-static __device__ __forceinline__ void mgl_page_wait(const mgl_worker *w) {
+MGL_DEVICE void mgl_page_wait(const mgl_worker *w) {
   mgl_page_wait_at(w, mgl_shared_address(&w->block->page_full[w->page]), w->page_parity);
+}
+
+MGL_DEVICE void mgl_next_page(mgl_worker *w) {
+  w->page++;
+  if (w->page == w->page_count) {
+    w->page = 0;
+    w->page_parity ^= 1;
+  }
 }
 
 // --- warps and numbers ---------------------------------------------------------------------------
 
-static __device__ __forceinline__ float mgl_warp_sum(float value) {
+MGL_DEVICE float mgl_warp_sum(float value) {
   for (int offset = 16; offset > 0; offset /= 2) {
     value += __shfl_xor_sync(0xffffffffu, value, offset);
   }
   return value;
 }
 
-static __device__ __forceinline__ uint64_t mgl_warp_max(uint64_t value) {
+MGL_DEVICE uint64_t mgl_warp_max(uint64_t value) {
   for (int offset = 16; offset > 0; offset /= 2) {
     uint64_t other = __shfl_xor_sync(0xffffffffu, (unsigned long long)value, offset);
     value = other > value ? other : value;
@@ -420,11 +467,11 @@ static __device__ __forceinline__ uint64_t mgl_warp_max(uint64_t value) {
 }
 
 // bf16 as the host has it: round to nearest even, a NaN stays one.
-static __device__ __forceinline__ float mgl_widen_bf16(uint32_t bits) {
+MGL_DEVICE float mgl_widen_bf16(uint32_t bits) {
   return __uint_as_float(bits << 16);
 }
 
-static __device__ __forceinline__ uint16_t mgl_round_bf16(float value) {
+MGL_DEVICE uint16_t mgl_round_bf16(float value) {
   uint32_t bits = __float_as_uint(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) {
     return (uint16_t)(bits >> 16 | 0x40u);
@@ -433,28 +480,20 @@ static __device__ __forceinline__ uint16_t mgl_round_bf16(float value) {
 }
 
 // Two at once, as the tensor cores want them: `low` in the low half.
-static __device__ __forceinline__ uint32_t mgl_pack_bf16(float low, float high) {
+MGL_DEVICE uint32_t mgl_pack_bf16(float low, float high) {
   uint32_t packed;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
   return packed;
 }
 
-// d += a b, a 16 x 16 (rows x k), b 16 x 8 (k x columns), bf16 with f32 sums. Lane 4 g + t holds of
-// a: rows g and g + 8, k pairs (2t, 2t + 1) and (2t + 8, 2t + 9), in the order (g, low), (g + 8,
-// low), (g, high), (g + 8, high); of b: column g, the same k pairs; of d: rows g (0, 1) and g + 8
-// (2, 3), columns 2t and 2t + 1. (PTX ISA, mma.m16n8k16.)
-static __device__ __forceinline__ void mgl_mma(float d[4], const uint32_t a[4], uint32_t b0,
-                                               uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+// gate / (1 + exp(-gate)) * up, within a few units in the last place: it is rounded to bf16.
+MGL_DEVICE float mgl_silu_mul(float gate, float up) {
+  return __fdividef(gate, 1.0f + __expf(-gate)) * up;
 }
 
 // 16 bytes that another SM may have written in this launch, or writes now: through the L2, never
 // the L1.
-static __device__ __forceinline__ uint4 mgl_load_l2(const void *address) {
+MGL_DEVICE uint4 mgl_load_l2(const void *address) {
   uint4 v;
   asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
@@ -464,7 +503,7 @@ static __device__ __forceinline__ uint4 mgl_load_l2(const void *address) {
 }
 
 // Loads past the L1 where `wanted`, else *v stays: the load is predicated, not branched around.
-static __device__ __forceinline__ void mgl_load_l2_if(const void *address, bool wanted, uint4 *v) {
+MGL_DEVICE void mgl_load_l2_if(const void *address, bool wanted, uint4 *v) {
   asm volatile(
       "{\n.reg .pred p;\n"
       "setp.ne.u32 p, %5, 0;\n"
@@ -475,7 +514,7 @@ static __device__ __forceinline__ void mgl_load_l2_if(const void *address, bool 
 }
 
 // 8 and 4 bytes of the same.
-static __device__ __forceinline__ uint2 mgl_load_l2_pair(const void *address) {
+MGL_DEVICE uint2 mgl_load_l2_pair(const void *address) {
   uint2 v;
   asm volatile("ld.relaxed.gpu.global.v2.u32 {%0,%1}, [%2];"
                : "=r"(v.x), "=r"(v.y)
@@ -485,7 +524,7 @@ static __device__ __forceinline__ uint2 mgl_load_l2_pair(const void *address) {
 }
 
 // 16 bytes in one piece: all of them are of one store. (Four words need not be.)
-static __device__ __forceinline__ uint4 mgl_load_l2_whole(const void *address) {
+MGL_DEVICE uint4 mgl_load_l2_whole(const void *address) {
   uint4 v;
   asm volatile(
       "{\n.reg .b128 x;\n.reg .b64 low, high;\n"
@@ -498,7 +537,7 @@ static __device__ __forceinline__ uint4 mgl_load_l2_whole(const void *address) {
   return v;
 }
 
-static __device__ __forceinline__ void mgl_store_l2_whole(void *address, uint4 v) {
+MGL_DEVICE void mgl_store_l2_whole(void *address, uint4 v) {
   asm volatile(
       "{\n.reg .b128 x;\n.reg .b64 low, high;\n"
       "mov.b64 low, {%1, %2};\nmov.b64 high, {%3, %4};\n"
@@ -509,28 +548,33 @@ static __device__ __forceinline__ void mgl_store_l2_whole(void *address, uint4 v
 }
 
 // 8 bytes, in one piece too.
-static __device__ __forceinline__ uint64_t mgl_load_l2_long(const void *address) {
+MGL_DEVICE uint64_t mgl_load_l2_long(const void *address) {
   unsigned long long v;
   asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(address) : "memory");
   return v;
 }
 
-static __device__ __forceinline__ void mgl_store_l2_long(void *address, uint64_t v) {
+MGL_DEVICE void mgl_store_l2_long(void *address, uint64_t v) {
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(address), "l"((unsigned long long)v)
                : "memory");
 }
 
-static __device__ __forceinline__ uint32_t mgl_load_l2_word(const void *address) {
+MGL_DEVICE uint32_t mgl_load_l2_word(const void *address) {
   uint32_t v;
   asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(address) : "memory");
   return v;
 }
 
-static __device__ __forceinline__ float mgl_load_l2_float(const void *address) {
+MGL_DEVICE float mgl_load_l2_float(const void *address) {
   return __uint_as_float(mgl_load_l2_word(address));
 }
 
-static __device__ __forceinline__ uint4 mgl_load_shared(uint32_t address) {
+MGL_DEVICE float4 mgl_floats_of(uint4 v) {
+  return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z),
+                     __uint_as_float(v.w));
+}
+
+MGL_DEVICE uint4 mgl_load_shared(uint32_t address) {
   uint4 v;
   asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
@@ -539,14 +583,28 @@ static __device__ __forceinline__ uint4 mgl_load_shared(uint32_t address) {
   return v;
 }
 
-static __device__ __forceinline__ void mgl_store_shared(uint32_t address, float4 v) {
+MGL_DEVICE void mgl_load_shared_words(uint32_t address, uint32_t *out) {
+  const uint4 v = mgl_load_shared(address);
+  out[0] = v.x;
+  out[1] = v.y;
+  out[2] = v.z;
+  out[3] = v.w;
+}
+
+MGL_DEVICE void mgl_store_shared(uint32_t address, float4 v) {
   asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(address), "f"(v.x), "f"(v.y), "f"(v.z),
                "f"(v.w)
                : "memory");
 }
 
+MGL_DEVICE void mgl_store_shared_quad(uint32_t address, uint4 v) {
+  asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z),
+               "r"(v.w)
+               : "memory");
+}
+
 // Loads from there, zeros where `there` is false.
-static __device__ __forceinline__ uint4 mgl_load_shared_if(uint32_t address, bool there) {
+MGL_DEVICE uint4 mgl_load_shared_if(uint32_t address, bool there) {
   uint4 v;
   asm volatile(
       "{\n.reg .pred p;\n"

@@ -11,6 +11,7 @@
 #ifndef MGL_KERNELS_CUDA_CUSTOM_TASKS_CUSTOM_CUH
 #define MGL_KERNELS_CUDA_CUSTOM_TASKS_CUSTOM_CUH
 
+#include "kernels/cuda/common/layout.h"
 #include "kernels/cuda/common/worker.cuh"
 #include "kernels/cuda/custom/custom_tiles.cuh"
 #include "kernels/cuda/linear/logit_row.cuh"
@@ -18,7 +19,8 @@
 
 #ifdef MGL_CUSTOM_OP
 
-static_assert(sizeof(mgl_custom_launch) == MGL_HOST_BYTES_CUSTOM_LAUNCH, "the host's layout");
+#define MGL_LAYOUT_CUSTOM MGL_SAME_LAYOUT
+#include "twin/layout.def"
 static_assert((int)MGL_CUSTOM_THREADS == (int)MGL_CUDA_CONSUMERS, "a source counts on as many");
 
 struct mgl_custom_dims {
@@ -40,7 +42,7 @@ struct mgl_custom_scratch {
 static_assert(sizeof(mgl_custom_scratch) <= MGL_CUDA_SCRATCH_BYTES, "it must fit");
 
 // The launch in scratch, as this plan has it.
-static __device__ __forceinline__ void mgl_custom_take(const mgl_worker *w, const mgl_slot *slot) {
+MGL_DEVICE void mgl_custom_take(const mgl_worker *w, const mgl_slot *slot) {
   mgl_custom_launch *launch = &((mgl_custom_scratch *)w->scratch)->launch;
   const uint32_t *from = (const uint32_t *)slot->op.weights;
   for (uint32_t i = w->thread; i < sizeof *launch / sizeof *from; i += MGL_CUDA_CONSUMERS) {
@@ -57,8 +59,7 @@ static __device__ __forceinline__ void mgl_custom_take(const mgl_worker *w, cons
 
 // Of the op whose output is sampled: the largest logit of each row takes the place of the one that
 // the tasks of the logits before it have left.
-static __device__ __forceinline__ void mgl_custom_note_best(const mgl_worker *w,
-                                                            const mgl_slot *slot, uint32_t end) {
+MGL_DEVICE void mgl_custom_note_best(const mgl_worker *w, const mgl_slot *slot, uint32_t end) {
   mgl_custom_scratch *scratch = (mgl_custom_scratch *)w->scratch;
   for (uint32_t row = slot->begin; row < end; row++) {
     const float *logits = (const float *)slot->op.out + (size_t)row * slot->op.n;
@@ -83,7 +84,7 @@ static __device__ __forceinline__ void mgl_custom_note_best(const mgl_worker *w,
 }
 
 // Rows [begin, end) of the output.
-static __device__ __forceinline__ void mgl_task_custom(mgl_worker *w) {
+MGL_DEVICE void mgl_task_custom(mgl_worker *w) {
   const mgl_slot *slot = mgl_task_slot(w);
   mgl_custom_launch *launch = &((mgl_custom_scratch *)w->scratch)->launch;
   megalith_custom_call call;
@@ -103,7 +104,7 @@ static __device__ __forceinline__ void mgl_task_custom(mgl_worker *w) {
 
 #else
 
-static __device__ __forceinline__ void mgl_task_custom(mgl_worker *w) {
+MGL_DEVICE void mgl_task_custom(mgl_worker *w) {
   (void)w;  // it is not called
 }
 

@@ -14,8 +14,7 @@
 // First element of this lane from page first_page on, and where others lie behind it. Of codes a
 // warp has other columns (codes.cuh), and a group of pages is a panel.
 template <mgl_packing P>
-static __device__ __forceinline__ uint32_t mgl_rows_first(const mgl_worker *w,
-                                                          uint32_t first_page) {
+MGL_DEVICE uint32_t mgl_rows_first(const mgl_worker *w, uint32_t first_page) {
   return P == MGL_PACKING_BF16
              ? mgl_linear_first(w, first_page)
              : first_page * MGL_CUDA_PAGE_K + w->warp * MGL_SHARE_K + w->lane % 4 * 8;
@@ -39,8 +38,7 @@ struct mgl_rows_scales {
 };
 
 // Of a lane's token g, for the lanes whose columns it is.
-static __device__ __forceinline__ void mgl_rows_give(const mgl_worker *w, float value,
-                                                     float (&out)[2]) {
+MGL_DEVICE void mgl_rows_give(const mgl_worker *w, float value, float (&out)[2]) {
   out[0] = __shfl_sync(0xffffffffu, value, (int)(w->lane % 4 * 8));
   out[1] = __shfl_sync(0xffffffffu, value, (int)(w->lane % 4 * 8 + 4));
 }
@@ -48,9 +46,8 @@ static __device__ __forceinline__ void mgl_rows_give(const mgl_worker *w, float 
 // Makes operands of a group of bf16: of whole numbers, a piece's words x and y are the upper bytes,
 // z and w the lower ones.
 template <int TILES, mgl_packing P>
-static __device__ __forceinline__ void mgl_rows_operands(const mgl_worker *w,
-                                                         mgl_linear_group<TILES> *x,
-                                                         mgl_rows_scales<TILES, P> *scales) {
+MGL_DEVICE void mgl_rows_operands(const mgl_worker *w, mgl_linear_group<TILES> *x,
+                                  mgl_rows_scales<TILES, P> *scales) {
   if constexpr (P == MGL_PACKING_BF16) {
     return;
   }
@@ -100,11 +97,9 @@ struct mgl_rows_made {
 
 // Sums [begin, end).
 template <int TILES, mgl_packing P>
-static __device__ __forceinline__ void mgl_rows_multiply_whole(const mgl_linear *l,
-                                                               const mgl_linear_group<TILES> *x,
-                                                               const mgl_share<P> *share, int begin,
-                                                               int end,
-                                                               mgl_rows_made<TILES, P> *out) {
+MGL_DEVICE void mgl_rows_multiply_whole(const mgl_linear *l, const mgl_linear_group<TILES> *x,
+                                        const mgl_share<P> *share, int begin, int end,
+                                        mgl_rows_made<TILES, P> *out) {
   constexpr int in_sum = MGL_SHARE_CHUNKS / mgl_coded<P>::CHAINS;
 #pragma unroll
   for (int chunk = begin * in_sum; chunk < end * in_sum; chunk++) {
@@ -125,9 +120,8 @@ static __device__ __forceinline__ void mgl_rows_multiply_whole(const mgl_linear 
 }
 
 template <int TILES, mgl_packing P>
-static __device__ __forceinline__ void mgl_rows_multiply_f16(const mgl_linear_group<TILES> *x,
-                                                             const mgl_share<P> *share,
-                                                             mgl_rows_made<TILES, P> *out) {
+MGL_DEVICE void mgl_rows_multiply_f16(const mgl_linear_group<TILES> *x, const mgl_share<P> *share,
+                                      mgl_rows_made<TILES, P> *out) {
 #pragma unroll
   for (int i = 0; i < 2 * MGL_SHARE_CHUNKS; i++) {  // in the order of mgl_coded_multiply
     const int step = i / 2 % 2, chunk = i % 2 * 2 + i / 4;
@@ -150,9 +144,8 @@ static __device__ __forceinline__ void mgl_rows_multiply_f16(const mgl_linear_gr
 // Sum `sum` of the products that a lane has, number i of a tile. x_sum: that of the whole numbers
 // that they are of.
 template <int TILES, mgl_packing P>
-static __device__ __forceinline__ float mgl_rows_sum(const mgl_rows_made<TILES, P> *made,
-                                                     const float2 *zero, float down, float x_sum,
-                                                     int tile, int sum, int i) {
+MGL_DEVICE float mgl_rows_sum(const mgl_rows_made<TILES, P> *made, const float2 *zero, float down,
+                              float x_sum, int tile, int sum, int i) {
   if constexpr (mgl_coded<P>::WHOLE) {
     float value = mgl_whole_sum(made->upper[tile][sum][i], made->lower[tile][sum][i]);
     if constexpr (mgl_coded<P>::ZEROS) {
@@ -166,12 +159,10 @@ static __device__ __forceinline__ float mgl_rows_sum(const mgl_rows_made<TILES, 
 
 // Scales sums [begin, end) of a panel, and adds them.
 template <int TILES, mgl_packing P>
-static __device__ __forceinline__ void mgl_rows_add_panel(const mgl_worker *w,
-                                                          const mgl_rows_made<TILES, P> *made,
-                                                          const float2 *scale, const float2 *zero,
-                                                          const mgl_rows_scales<TILES, P> *scales,
-                                                          int begin, int end,
-                                                          float sums[TILES][4]) {
+MGL_DEVICE void mgl_rows_add_panel(const mgl_worker *w, const mgl_rows_made<TILES, P> *made,
+                                   const float2 *scale, const float2 *zero,
+                                   const mgl_rows_scales<TILES, P> *scales, int begin, int end,
+                                   float sums[TILES][4]) {
 #pragma unroll
   for (int tile = 0; tile < TILES; tile++) {
 #pragma unroll

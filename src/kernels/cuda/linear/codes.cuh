@@ -81,8 +81,8 @@ struct mgl_share_places {
 };
 
 template <mgl_packing P>
-static __device__ __forceinline__ mgl_share_places mgl_find_share_of(uint32_t share, uint32_t lane,
-                                                                     const mgl_cuda_op *op) {
+MGL_DEVICE mgl_share_places mgl_find_share_of(uint32_t share, uint32_t lane,
+                                              const mgl_cuda_op *op) {
   const uint32_t group_shift = mgl_op_group_shift(op), zero = op->zero;
   mgl_share_places at;
   at.codes = mgl_kept(share * (mgl_coded<P>::SHARE_QUADS * 512) + lane * 16);
@@ -97,12 +97,11 @@ static __device__ __forceinline__ mgl_share_places mgl_find_share_of(uint32_t sh
 
 // A warp's own.
 template <mgl_packing P>
-static __device__ __forceinline__ mgl_share_places mgl_find_share(const mgl_worker *w,
-                                                                  const mgl_cuda_op *op) {
+MGL_DEVICE mgl_share_places mgl_find_share(const mgl_worker *w, const mgl_cuda_op *op) {
   return mgl_find_share_of<P>(w->warp, w->lane, op);
 }
 
-static __device__ __forceinline__ float2 mgl_load_shared_pair(uint32_t address) {
+MGL_DEVICE float2 mgl_load_shared_pair(uint32_t address) {
   float2 v;
   asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address) : "memory");
   return v;
@@ -110,8 +109,7 @@ static __device__ __forceinline__ float2 mgl_load_shared_pair(uint32_t address) 
 
 // panel: address in shared memory.
 template <mgl_packing P>
-static __device__ __forceinline__ void mgl_read_share(const mgl_share_places *at, uint32_t panel,
-                                                      mgl_share<P> *out) {
+MGL_DEVICE void mgl_read_share(const mgl_share_places *at, uint32_t panel, mgl_share<P> *out) {
 #pragma unroll
   for (int i = 0; i < mgl_coded<P>::SHARE_QUADS; i++) {
     out->v[i] = mgl_load_shared(panel + at->codes + i * 512);
@@ -134,7 +132,7 @@ static __device__ __forceinline__ void mgl_read_share(const mgl_share_places *at
 // 0 once the loads have arrived (mgl_loads_arrived). (Or, not exclusive or: where two loads are of
 // the same place, the compiler would know that they cancel out, and not wait for them.)
 template <mgl_packing P>
-static __device__ __forceinline__ uint32_t mgl_share_arrived(const mgl_share<P> *s, uint32_t zero) {
+MGL_DEVICE uint32_t mgl_share_arrived(const mgl_share<P> *s, uint32_t zero) {
   uint32_t bits = 0;
 #pragma unroll
   for (int i = 0; i < MGL_SHARE_SUMS; i++) {
@@ -150,14 +148,13 @@ static __device__ __forceinline__ uint32_t mgl_share_arrived(const mgl_share<P> 
   return bits & zero;
 }
 
-static __device__ __forceinline__ uint32_t mgl_word_of(uint4 v, int i) {
+MGL_DEVICE uint32_t mgl_word_of(uint4 v, int i) {
   return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
 // Operand a of a chunk, of whole numbers.
 template <mgl_packing P>
-static __device__ __forceinline__ void mgl_decode_whole(const mgl_share<P> *s, uint32_t signs,
-                                                        int chunk, uint32_t a[4]) {
+MGL_DEVICE void mgl_decode_whole(const mgl_share<P> *s, uint32_t signs, int chunk, uint32_t a[4]) {
   if constexpr (mgl_coded<P>::NIBBLES) {
 #pragma unroll
     for (int i = 0; i < 2; i++) {  // 16 times the code less 8
@@ -175,7 +172,7 @@ static __device__ __forceinline__ void mgl_decode_whole(const mgl_share<P> *s, u
 
 // Two codes of E4M3, the lower or the upper half of a word, as f16.
 template <bool UPPER>
-static __device__ __forceinline__ uint32_t mgl_e4m3_pair(uint32_t word) {
+MGL_DEVICE uint32_t mgl_e4m3_pair(uint32_t word) {
   uint32_t out;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
   if (UPPER) {
@@ -197,8 +194,7 @@ static __device__ __forceinline__ uint32_t mgl_e4m3_pair(uint32_t word) {
 
 // Operand a of one of a chunk's two products, of f16.
 template <mgl_packing P>
-static __device__ __forceinline__ void mgl_decode_f16(const mgl_share<P> *s, int chunk, int step,
-                                                      uint32_t a[4]) {
+MGL_DEVICE void mgl_decode_f16(const mgl_share<P> *s, int chunk, int step, uint32_t a[4]) {
   const uint32_t low = mgl_word_of(s->v[chunk % mgl_coded<P>::SHARE_QUADS], 2 * step);
   const uint32_t high = mgl_word_of(s->v[chunk % mgl_coded<P>::SHARE_QUADS], 2 * step + 1);
   a[0] = mgl_e4m3_pair<false>(low);
@@ -210,7 +206,7 @@ static __device__ __forceinline__ void mgl_decode_f16(const mgl_share<P> *s, int
 // --- x -------------------------------------------------------------------------------------------
 
 // The larger magnitude of each half, bf16; a NaN is larger than all.
-static __device__ __forceinline__ uint32_t mgl_larger_bf16(uint32_t a, uint32_t b) {
+MGL_DEVICE uint32_t mgl_larger_bf16(uint32_t a, uint32_t b) {
   uint32_t out;
   asm("{\n.reg .b32 x, y;\nabs.bf16x2 x, %1;\nabs.bf16x2 y, %2;\nmax.NaN.bf16x2 %0, x, y;\n}"
       : "=r"(out)
@@ -219,14 +215,14 @@ static __device__ __forceinline__ uint32_t mgl_larger_bf16(uint32_t a, uint32_t 
 }
 
 // The largest magnitude of eight elements, beside others.
-static __device__ __forceinline__ uint32_t mgl_largest_bf16(uint4 v, uint32_t other) {
+MGL_DEVICE uint32_t mgl_largest_bf16(uint4 v, uint32_t other) {
   return mgl_larger_bf16(mgl_larger_bf16(v.x, v.y),
                          mgl_larger_bf16(mgl_larger_bf16(v.z, v.w), other));
 }
 
 // Over the lanes that differ in the bits of BITS.
 template <int BITS>
-static __device__ __forceinline__ uint32_t mgl_largest_of_lanes(uint32_t largest) {
+MGL_DEVICE uint32_t mgl_largest_of_lanes(uint32_t largest) {
   largest = max(largest & 0xffffu, largest >> 16);
 #pragma unroll
   for (int bit = 1; bit <= BITS; bit *= 2) {
@@ -242,7 +238,7 @@ struct mgl_x_scale {
 
 // largest: the share's largest magnitude. What is not finite makes all its products NaN.
 template <mgl_packing P>
-static __device__ __forceinline__ mgl_x_scale mgl_x_scale_of(uint32_t largest) {
+MGL_DEVICE mgl_x_scale mgl_x_scale_of(uint32_t largest) {
   constexpr uint32_t down = mgl_coded<P>::X_SHIFT + mgl_coded<P>::CODE_SHIFT;
   const uint32_t exponent = max(largest >> 7, down + 1);
   mgl_x_scale out;
@@ -253,7 +249,7 @@ static __device__ __forceinline__ mgl_x_scale mgl_x_scale_of(uint32_t largest) {
 
 // Eight elements, which are bf16, as operands: four of them in the order 0, 2, 1, 3, that of codes
 // in a word, then the other four.
-static __device__ __forceinline__ uint4 mgl_x_of_f16(uint4 v, float up) {
+MGL_DEVICE uint4 mgl_x_of_f16(uint4 v, float up) {
   uint32_t out[4];
 #pragma unroll
   for (int i = 0; i < 4; i += 2) {
@@ -269,7 +265,7 @@ static __device__ __forceinline__ uint4 mgl_x_of_f16(uint4 v, float up) {
 
 // The same as whole numbers, 256 times one piece and another: words x and y have the eight upper
 // pieces, z and w the lower ones.
-static __device__ __forceinline__ uint4 mgl_x_of_whole(uint4 v, float up) {
+MGL_DEVICE uint4 mgl_x_of_whole(uint4 v, float up) {
   uint32_t upper[2], lower[2];
 #pragma unroll
   for (int i = 0; i < 2; i++) {
@@ -289,52 +285,26 @@ static __device__ __forceinline__ uint4 mgl_x_of_whole(uint4 v, float up) {
 }
 
 // The sum of two words of pieces, on `sum`.
-static __device__ __forceinline__ int mgl_sum_pieces(uint32_t a, uint32_t b, int sum) {
+MGL_DEVICE int mgl_sum_pieces(uint32_t a, uint32_t b, int sum) {
   return __dp4a((int)a, 0x01010101, __dp4a((int)b, 0x01010101, sum));
 }
 
 // --- products ------------------------------------------------------------------------------------
 
-// d = a b, or d += a b, as mgl_mma, of f16.
-template <bool FIRST>
-static __device__ __forceinline__ void mgl_mma_f16(float d[4], const uint32_t a[4], uint32_t b0,
-                                                   uint32_t b1) {
-  if (FIRST) {
-    d[0] = d[1] = d[2] = d[3] = 0;
-  }
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-// Of bytes: a 16 x 32, b 32 x 8. Lane 4 g + t holds of a: rows g and g + 8, k 4t to 4t + 3 and 4t +
-// 16 to 4t + 19, in the order (g, low), (g + 8, low), (g, high), (g + 8, high); of b: column g, the
-// same k; of d as mgl_mma. (PTX ISA, mma.m16n8k32.)
-static __device__ __forceinline__ void mgl_mma_s8(int d[4], const uint32_t a[4], uint32_t b0,
-                                                  uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 // A sum of whole products, from its two pieces.
-static __device__ __forceinline__ float mgl_whole_sum(int upper, int lower) {
+MGL_DEVICE float mgl_whole_sum(int upper, int lower) {
   return (float)(upper * 256 + lower);
 }
 
 // The same with a zero point: `zero` as a panel has it, `x` the sum of the whole numbers of x.
-static __device__ __forceinline__ float mgl_less_zero(float sum, float zero, float x) {
+MGL_DEVICE float mgl_less_zero(float sum, float zero, float x) {
   const float added = (__uint_as_float(__float_as_uint(zero) & 0xffff0000u) + 136.0f) * 16.0f;
   return __fmaf_rn(added, x, sum);
 }
 
 // A sum of products times its scale, on the sum of those before. Where a share has one such sum the
 // product is rounded, as who makes it need not know what is before (tasks_linear_paged.cuh).
-static __device__ __forceinline__ void mgl_add_scaled(float value, float scale, float *sum) {
+MGL_DEVICE void mgl_add_scaled(float value, float scale, float *sum) {
   *sum = MGL_SHARE_SUMS == 1 ? *sum + value * scale : __fmaf_rn(value, scale, *sum);
 }
 

@@ -128,11 +128,8 @@ static __device__ inline void mgl_load_quads(const mgl_logit_row *row, uint32_t 
   const float *aligned = row->logits - row->shift;
 #pragma unroll
   for (uint32_t i = 0; i < MGL_LOGIT_QUADS; i++) {
-    uint4 v = mgl_load_l2(aligned + (size_t)mgl_min(first + i * stride, last) * 4);
-    quads[i].x = __uint_as_float(v.x);
-    quads[i].y = __uint_as_float(v.y);
-    quads[i].z = __uint_as_float(v.z);
-    quads[i].w = __uint_as_float(v.w);
+    const float *from = aligned + (size_t)mgl_min(first + i * stride, last) * 4;
+    quads[i] = mgl_floats_of(mgl_load_l2(from));
   }
 }
 

@@ -18,24 +18,16 @@ enum {
 // --- x -------------------------------------------------------------------------------------------
 
 // Returns where this lane's group t of piece 0 is staged.
-static __device__ __forceinline__ uint32_t mgl_op_one_stage_at(const mgl_worker *w,
-                                                               const mgl_linear *l) {
+MGL_DEVICE uint32_t mgl_op_one_stage_at(const mgl_worker *w, const mgl_linear *l) {
   return mgl_shared_address(w->scratch) + MGL_OP_ONE_X_AT +
          w->warp * (2 * l->pages * MGL_OP_ONE_PIECE_BYTES) + w->lane % 4 * 16;
 }
 
-static __device__ __forceinline__ void mgl_op_store_shared(uint32_t address, uint4 v) {
-  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y),
-               "r"(v.z), "r"(v.w)
-               : "memory");
-}
-
 // Norms, rounds and stages x.
 template <bool NORMED>
-static __device__ __forceinline__ void mgl_op_one_stage(const mgl_worker *w, const mgl_linear *l,
-                                                        const mgl_one_x<NORMED> *x,
-                                                        const mgl_one_norm *norm,
-                                                        mgl_one_squares<NORMED> *squares) {
+MGL_DEVICE void mgl_op_one_stage(const mgl_worker *w, const mgl_linear *l,
+                                 const mgl_one_x<NORMED> *x, const mgl_one_norm *norm,
+                                 mgl_one_squares<NORMED> *squares) {
   uint32_t at = mgl_op_one_stage_at(w, l) + w->lane / 4 * MGL_OP_ONE_PIECE_BYTES;
 #pragma unroll
   for (uint32_t round = 0; round < mgl_one_x<NORMED>::ROUNDS; round++) {
@@ -48,7 +40,7 @@ static __device__ __forceinline__ void mgl_op_one_stage(const mgl_worker *w, con
       }
     }
     if (round * MGL_ONE_PIECES + w->lane / 4 < 2 * l->pages) {
-      mgl_op_store_shared(at + round * (MGL_ONE_PIECES * MGL_OP_ONE_PIECE_BYTES), group);
+      mgl_store_shared_quad(at + round * (MGL_ONE_PIECES * MGL_OP_ONE_PIECE_BYTES), group);
     }
   }
   __syncwarp();
@@ -63,25 +55,17 @@ struct mgl_op_one_ring {
   uint32_t release;       // the one that is released next
 };
 
-static __device__ __forceinline__ uint32_t mgl_op_one_next(const mgl_worker *w, uint32_t page) {
+MGL_DEVICE uint32_t mgl_op_one_next(const mgl_worker *w, uint32_t page) {
   return page + 1 == w->page_count ? 0 : page + 1;
-}
-
-// The address of a page's mbarrier: of page_full, or of the array that lies `behind` it.
-static __device__ __forceinline__ uint32_t mgl_op_one_barrier(const mgl_worker *w, uint32_t page,
-                                                              uint32_t behind) {
-  return mgl_shared_address(w->scratch) - MGL_CUDA_BLOCK_BYTES +
-         (uint32_t)offsetof(mgl_block, page_full) + behind + page * (uint32_t)sizeof(uint64_t);
 }
 
 // Counts pages that are there, up to `most`, without waiting. (A test takes a hundred cycles; here
 // they pass while x is not there anyway.)
-static __device__ __forceinline__ void mgl_op_one_look(const mgl_worker *w, mgl_op_one_ring *ring,
-                                                       uint32_t most) {
+MGL_DEVICE void mgl_op_one_look(const mgl_worker *w, mgl_op_one_ring *ring, uint32_t most) {
   uint32_t page = ring->page;
   uint32_t parity = ring->parity;
   for (ring->ready = 0; ring->ready < most; ring->ready++) {
-    if (!mgl_mbarrier_test_at(mgl_op_one_barrier(w, page, 0), parity)) {
+    if (!mgl_mbarrier_test_at(mgl_one_barrier(w, page), parity)) {
       return;
     }
     page = mgl_op_one_next(w, page);
@@ -90,30 +74,23 @@ static __device__ __forceinline__ void mgl_op_one_look(const mgl_worker *w, mgl_
 }
 
 // Loads this warp's weights of the next page, and waits for it if it is not known to be there.
-static __device__ __forceinline__ void mgl_op_one_load(const mgl_worker *w, const mgl_linear *l,
-                                                       mgl_op_one_ring *ring,
-                                                       uint4 weights[MGL_LINEAR_STEPS]) {
+MGL_DEVICE void mgl_op_one_load(const mgl_worker *w, const mgl_linear *l, mgl_op_one_ring *ring,
+                                uint4 weights[MGL_LINEAR_STEPS]) {
   if (ring->ready == 0) {
-    mgl_page_wait_at(w, mgl_op_one_barrier(w, ring->page, 0), ring->parity);
+    mgl_page_wait_at(w, mgl_one_barrier(w, ring->page), ring->parity);
     ring->ready = 1;
   }
-#pragma unroll
-  for (int step = 0; step < MGL_LINEAR_STEPS; step++) {
-    weights[step] = mgl_load_shared(l->page_at + ring->page * MGL_CUDA_PAGE_BYTES + step * 512);
-  }
+  mgl_linear_read(l, ring->page, weights);
   ring->ready--;
   ring->page = mgl_op_one_next(w, ring->page);
   ring->parity ^= ring->page == 0 ? 1 : 0;
 }
 
 // Lets the loader have the next page again. (Products came before, so all lanes have loaded.)
-static __device__ __forceinline__ void mgl_op_one_release(const mgl_worker *w, const mgl_linear *l,
-                                                          mgl_op_one_ring *ring,
-                                                          const uint4 weights[MGL_LINEAR_STEPS]) {
-  constexpr uint32_t behind =
-      (uint32_t)(offsetof(mgl_block, page_free) - offsetof(mgl_block, page_full));
+MGL_DEVICE void mgl_op_one_release(const mgl_worker *w, const mgl_linear *l, mgl_op_one_ring *ring,
+                                   const uint4 weights[MGL_LINEAR_STEPS]) {
   if (w->lane == 0) {
-    mgl_mbarrier_arrive_at(mgl_op_one_barrier(w, ring->release, behind) +
+    mgl_mbarrier_arrive_at(mgl_one_barrier(w, ring->release) + MGL_ONE_FREE +
                            mgl_loads_arrived(weights, l->zero));
   }
   ring->release = mgl_op_one_next(w, ring->release);
@@ -121,17 +98,10 @@ static __device__ __forceinline__ void mgl_op_one_release(const mgl_worker *w, c
 
 // --- products ------------------------------------------------------------------------------------
 
-// This warp's sums of a row block: column 0 of features g and g + 8.
-struct mgl_op_one_sums {
-  float low, high;
-};
-
 // A page's products; x: where this lane's operand of it is staged.
-static __device__ __forceinline__ void mgl_op_one_products(const mgl_worker *w, const mgl_linear *l,
-                                                           uint32_t x,
-                                                           const uint4 weights[MGL_LINEAR_STEPS],
-                                                           mgl_op_one_ring *ring,
-                                                           mgl_op_one_sums *sums) {
+MGL_DEVICE void mgl_op_one_products(const mgl_worker *w, const mgl_linear *l, uint32_t x,
+                                    const uint4 weights[MGL_LINEAR_STEPS], mgl_op_one_ring *ring,
+                                    mgl_one_sums *sums) {
   const uint4 b[2] = {mgl_load_shared(x), mgl_load_shared(x + MGL_OP_ONE_PIECE_BYTES)};
   float products[MGL_LINEAR_STEPS][4] = {};
 #pragma unroll
@@ -148,10 +118,9 @@ static __device__ __forceinline__ void mgl_op_one_products(const mgl_worker *w, 
 // This warp's part of a batch: its sums of row block after row block. A page's weights are asked
 // for before the products of the page before are made. shares: the squares are shared on the way.
 template <bool NORMED>
-static __device__ __forceinline__ void mgl_op_one_batch(const mgl_worker *w, const mgl_linear *l,
-                                                        const mgl_one_squares<NORMED> *squares,
-                                                        bool shares, float *partial,
-                                                        mgl_op_one_ring *ring) {
+MGL_DEVICE void mgl_op_one_batch(const mgl_worker *w, const mgl_linear *l,
+                                 const mgl_one_squares<NORMED> *squares, bool shares,
+                                 float *partial, mgl_op_one_ring *ring) {
   uint4 even[MGL_LINEAR_STEPS];
   uint4 odd[MGL_LINEAR_STEPS];
   mgl_op_one_load(w, l, ring, even);
@@ -160,7 +129,7 @@ static __device__ __forceinline__ void mgl_op_one_batch(const mgl_worker *w, con
   }
 #pragma unroll 1
   for (uint32_t block = 0; block < l->blocks; block++) {
-    mgl_op_one_sums sums = {0, 0};
+    mgl_one_sums sums = {0, 0};
     uint32_t x = mgl_op_one_stage_at(w, l);
 #pragma unroll 1
     for (uint32_t left = l->pages; left > 0; left -= 2) {
@@ -183,7 +152,7 @@ static __device__ __forceinline__ void mgl_op_one_batch(const mgl_worker *w, con
 // --- the task ------------------------------------------------------------------------------------
 
 template <bool NORMED>
-static __device__ __forceinline__ void mgl_op_task_linear_one(mgl_worker *w) {
+MGL_DEVICE void mgl_op_task_linear_one(mgl_worker *w) {
   const mgl_slot *slot = mgl_task_slot(w);
   mgl_linear l;
   mgl_linear_init(w, slot, mgl_linear_rows(slot), true, &l);

@@ -22,8 +22,8 @@ static_assert(MGL_ONE_SUMS_AT + MGL_LINEAR_SUMS_BYTES <= MGL_EXPERT_ROUTES_AT,
 
 // The output of this thread in the batch at hand, of token `row`.
 template <bool UP>
-static __device__ __forceinline__ void mgl_experts_aim(const mgl_worker *w, const mgl_linear *l,
-                                                       uint32_t row, mgl_one_output *o) {
+MGL_DEVICE void mgl_experts_aim(const mgl_worker *w, const mgl_linear *l, uint32_t row,
+                                mgl_one_output *o) {
   const mgl_slot *slot = mgl_task_slot(w);
   constexpr uint32_t columns = UP ? MGL_CUDA_HALF_ROWS : MGL_CUDA_BLOCK_ROWS;
   uint32_t block = w->thread / MGL_CUDA_BLOCK_ROWS;
@@ -45,8 +45,7 @@ static __device__ __forceinline__ void mgl_experts_aim(const mgl_worker *w, cons
 }
 
 // The weight of the slot that a column of gate and up belongs to.
-static __device__ __forceinline__ float mgl_expert_weight(const mgl_worker *w, uint32_t row,
-                                                          uint32_t column) {
+MGL_DEVICE float mgl_expert_weight(const mgl_worker *w, uint32_t row, uint32_t column) {
   uint32_t slot = row * MGL_EXPERT_SLOTS + column / MGL_EXPERT_FEATURES;
   const float *weights = (const float *)(w->scratch + MGL_EXPERT_ROUTES_AT);
   return weights[slot * (MGL_EXPERT_ROUTE_BYTES / sizeof(float)) + 1];
@@ -54,11 +53,10 @@ static __device__ __forceinline__ float mgl_expert_weight(const mgl_worker *w, u
 
 // Finishes and writes an output of token `row`.
 template <bool UP>
-static __device__ __forceinline__ void mgl_experts_finish(const mgl_worker *w, const mgl_linear *l,
-                                                          uint32_t row, const mgl_one_output *o,
-                                                          const float *partial) {
+MGL_DEVICE void mgl_experts_finish(const mgl_worker *w, const mgl_linear *l, uint32_t row,
+                                   const mgl_one_output *o, const float *partial) {
   bool mute = mgl_task_is_mute(w);
-  float value = mgl_one_total(partial + w->thread);
+  float value = mgl_sum_of_warps<MGL_ONE_WARP_FLOATS>(partial + w->thread);
   if (UP) {
     value *= mgl_linear_factor<MGL_ONE_SUMS_AT>(w, l, 0);
     float up = __shfl_down_sync(0xffffffffu, value, MGL_CUDA_HALF_ROWS);
@@ -79,8 +77,7 @@ static __device__ __forceinline__ void mgl_experts_finish(const mgl_worker *w, c
 
 // Rows of the graph that the iteration does not have: their words of the other copy become open.
 template <bool UP>
-static __device__ __forceinline__ void mgl_experts_open_rest(const mgl_worker *w,
-                                                             const mgl_linear *l) {
+MGL_DEVICE void mgl_experts_open_rest(const mgl_worker *w, const mgl_linear *l) {
   const mgl_slot *slot = mgl_task_slot(w);
   if (!mgl_has_copies(l->op)) {
     return;
@@ -100,14 +97,14 @@ static __device__ __forceinline__ void mgl_experts_open_rest(const mgl_worker *w
 
 // Whether token `row`'s x is there before the task's first page.
 template <bool UP>
-static __device__ __forceinline__ bool mgl_experts_x_is_early(const mgl_linear *l, uint32_t row) {
+MGL_DEVICE bool mgl_experts_x_is_early(const mgl_linear *l, uint32_t row) {
   return UP && l->carried && row == 0;
 }
 
 // Row blocks [begin, end) of the slot for token `row`. False: the run has stopped before.
 template <bool UP>
-static __device__ __forceinline__ bool mgl_experts_row(mgl_worker *w, mgl_linear *l,
-                                                       const mgl_one_norm *norm, uint32_t row) {
+MGL_DEVICE bool mgl_experts_row(mgl_worker *w, mgl_linear *l, const mgl_one_norm *norm,
+                                uint32_t row) {
   constexpr mgl_packing P = MGL_PACKING_BF16;
   const mgl_slot *slot = mgl_task_slot(w);
   mgl_one_x<UP> mine = {};
@@ -161,10 +158,9 @@ static __device__ __forceinline__ bool mgl_experts_row(mgl_worker *w, mgl_linear
 // Takes a token's x, once it is there, as operands for codes. begins: says that the task has
 // inputs.
 template <bool UP, mgl_packing P>
-static __device__ __forceinline__ void mgl_experts_coded_x(mgl_worker *w, const mgl_linear *l,
-                                                           const mgl_one_norm *norm, bool begins,
-                                                           mgl_one_x<UP> *mine,
-                                                           mgl_coded_columns<UP, P> *columns) {
+MGL_DEVICE void mgl_experts_coded_x(mgl_worker *w, const mgl_linear *l, const mgl_one_norm *norm,
+                                    bool begins, mgl_one_x<UP> *mine,
+                                    mgl_coded_columns<UP, P> *columns) {
   mgl_one_columns<UP> x = {};
   mgl_one_squares<UP> squares = {};
   mgl_one_await<UP, P>(w, l, mine);
@@ -178,9 +174,8 @@ static __device__ __forceinline__ void mgl_experts_coded_x(mgl_worker *w, const 
 
 // The same, of codes.
 template <bool UP, mgl_packing P>
-static __device__ __forceinline__ bool mgl_experts_coded_row(mgl_worker *w, mgl_linear *l,
-                                                             const mgl_one_norm *norm,
-                                                             uint32_t row) {
+MGL_DEVICE bool mgl_experts_coded_row(mgl_worker *w, mgl_linear *l, const mgl_one_norm *norm,
+                                      uint32_t row) {
   const mgl_slot *slot = mgl_task_slot(w);
   mgl_one_x<UP> mine = {};
   mgl_coded_columns<UP, P> columns = {};
@@ -233,18 +228,15 @@ static __device__ __forceinline__ bool mgl_experts_coded_row(mgl_worker *w, mgl_
   return true;
 }
 
+// UP: gate and up; else down.
 template <bool UP, mgl_packing P>
-static __device__ __forceinline__ void mgl_experts_one_by_one(mgl_worker *w) {
+MGL_DEVICE void mgl_task_experts(mgl_worker *w) {
   const mgl_slot *slot = mgl_task_slot(w);
   mgl_linear l;
   mgl_one_norm norm;
   mgl_linear_init(w, slot, mgl_linear_rows(slot), true, &l);
-  if (P != MGL_PACKING_BF16) {
-    l.page_at = mgl_shared_address(w->pages);
-    l.share = mgl_find_share<P>(w, &slot->op);
-    l.panel_bytes = mgl_op_panel_bytes(&slot->op);
-    l.pages = mgl_kept(l.pages);
-  }
+  mgl_linear_find_share<P>(w, slot, &l);
+  l.pages = P != MGL_PACKING_BF16 ? mgl_kept(l.pages) : l.pages;
   if (UP) {
     mgl_one_load_norm<P>(w, &l, &norm);
   }
@@ -268,20 +260,14 @@ static __device__ __forceinline__ void mgl_experts_one_by_one(mgl_worker *w) {
   mgl_experts_open_rest<UP>(w, &l);
 }
 
-// UP: gate and up; else down.
-template <bool UP, mgl_packing P>
-static __device__ __forceinline__ void mgl_task_experts(mgl_worker *w) {
-  mgl_experts_one_by_one<UP, P>(w);
-}
-
 // Of codes, slices of a row of all slots must not go over the end of an expert's.
 template <bool UP, mgl_packing P>
-static __device__ __forceinline__ void mgl_task_experts_rows(mgl_worker *w) {
+MGL_DEVICE void mgl_task_experts_rows(mgl_worker *w) {
   if constexpr (MGL_EXPERTS_BY_HITS &&
                 (P == MGL_PACKING_BF16 || MGL_EXPERT_FEATURES % MGL_SHARE_K == 0)) {
     mgl_experts_by_hits<UP, P>(w);
   } else {
-    mgl_experts_one_by_one<UP, P>(w);
+    mgl_task_experts<UP, P>(w);
   }
 }
 

@@ -41,23 +41,22 @@ struct mgl_hit_shape {
 
 // --- hits and parts ------------------------------------------------------------------------------
 
-static __device__ __forceinline__ uint32_t mgl_expert_word(const mgl_worker *w, uint32_t at) {
+MGL_DEVICE uint32_t mgl_expert_word(const mgl_worker *w, uint32_t at) {
   return mgl_load_shared_word(mgl_shared_address(w->scratch) + at);
 }
 
-static __device__ __forceinline__ uint32_t mgl_hit_count(const mgl_worker *w, uint32_t pass) {
+MGL_DEVICE uint32_t mgl_hit_count(const mgl_worker *w, uint32_t pass) {
   return mgl_expert_word(w, MGL_EXPERT_COUNTS_AT + pass * (uint32_t)sizeof(uint32_t));
 }
 
 // The slots of a pass's rows that are hit number `hit`, four bits each.
-static __device__ __forceinline__ uint64_t mgl_hit_slots(const mgl_worker *w, uint32_t pass,
-                                                         uint32_t hit) {
+MGL_DEVICE uint64_t mgl_hit_slots(const mgl_worker *w, uint32_t pass, uint32_t hit) {
   const uint32_t at =
       MGL_EXPERT_HITS_AT + (pass * MGL_EXPERT_MOST_HITS + hit) * MGL_EXPERT_HIT_BYTES;
   return mgl_expert_word(w, at + 8) | (uint64_t)mgl_expert_word(w, at + 12) << 32;
 }
 
-static __device__ __forceinline__ uint32_t mgl_hit_slot(uint64_t slots, uint32_t row) {
+MGL_DEVICE uint32_t mgl_hit_slot(uint64_t slots, uint32_t row) {
   return (uint32_t)(slots >> 4 * row) & 15;
 }
 
@@ -67,8 +66,7 @@ struct mgl_part_column {
   bool there;
 };
 
-static __device__ __forceinline__ mgl_part_column mgl_part_find(const mgl_worker *w, uint32_t part,
-                                                                uint32_t column) {
+MGL_DEVICE mgl_part_column mgl_part_find(const mgl_worker *w, uint32_t part, uint32_t column) {
   const uint32_t at = MGL_EXPERT_PARTS_AT + part * MGL_EXPERT_HIT_BYTES;
   const uint32_t expert = mgl_expert_word(w, at);
   uint64_t rows = mgl_expert_word(w, at + 8) | (uint64_t)mgl_expert_word(w, at + 12) << 32;
@@ -91,8 +89,8 @@ static __device__ __forceinline__ mgl_part_column mgl_part_find(const mgl_worker
 
 // The sums of this warp, for all to see.
 template <int TILES>
-static __device__ __forceinline__ void mgl_hit_share_sums(const mgl_worker *w, uint32_t buffer,
-                                                          const float sums[TILES][4]) {
+MGL_DEVICE void mgl_hit_share_sums(const mgl_worker *w, uint32_t buffer,
+                                   const float sums[TILES][4]) {
   using shape = mgl_hit_shape<TILES>;
   const uint32_t at = mgl_shared_address(w->scratch) + (buffer != 0 ? shape::SECOND_AT : 0) +
                       w->warp * (shape::FLOATS * (uint32_t)sizeof(float)) +
@@ -105,38 +103,30 @@ static __device__ __forceinline__ void mgl_hit_share_sums(const mgl_worker *w, u
 
 // This thread's output: of row thread / 16 of the columns and of feature thread % 16.
 template <int TILES>
-static __device__ __forceinline__ float mgl_hit_total(const mgl_worker *w, uint32_t buffer) {
+MGL_DEVICE float mgl_hit_total(const mgl_worker *w, uint32_t buffer) {
   using shape = mgl_hit_shape<TILES>;
   const float *partial =
       (const float *)(w->scratch + (buffer != 0 ? shape::SECOND_AT : 0)) +
       mgl_rows_place<TILES>(w->thread / MGL_CUDA_BLOCK_ROWS, w->thread % MGL_CUDA_BLOCK_ROWS);
-  float total = 0;
-#pragma unroll
-  for (uint32_t warp = 0; warp < MGL_CUDA_CONSUMER_WARPS; warp++) {
-    total += partial[warp * shape::FLOATS];
-  }
-  return total;
+  return mgl_sum_of_warps<shape::FLOATS>(partial);
 }
 
 // A page is in registers: the loader may fill it again.
-static __device__ __forceinline__ void mgl_hit_release(mgl_worker *w, uint32_t arrived) {
+MGL_DEVICE void mgl_hit_release(mgl_worker *w, uint32_t arrived) {
   const uint32_t released = mgl_shared_address(&w->block->page_free[w->page]) + arrived;
   __syncwarp();
   if (w->lane == 0) {
     mgl_mbarrier_arrive_at(released);
   }
-  const uint32_t after = mgl_rows_second(w);
-  w->page_parity ^= after == 0 ? 1 : 0;
-  w->page = after;
+  mgl_rows_next_page(w);
 }
 
 // A share of codes times a group's columns, added to sums.
 template <int TILES, mgl_packing P>
-static __device__ __forceinline__ void mgl_hit_add_share(const mgl_worker *w, const mgl_linear *l,
-                                                         const mgl_linear_group<TILES> *x,
-                                                         const mgl_rows_scales<TILES, P> *scales,
-                                                         const mgl_share<P> *share,
-                                                         float sums[TILES][4]) {
+MGL_DEVICE void mgl_hit_add_share(const mgl_worker *w, const mgl_linear *l,
+                                  const mgl_linear_group<TILES> *x,
+                                  const mgl_rows_scales<TILES, P> *scales,
+                                  const mgl_share<P> *share, float sums[TILES][4]) {
   mgl_rows_made<TILES, P> made;
   if constexpr (mgl_coded<P>::WHOLE) {
     mgl_rows_multiply_whole<TILES, P>(l, x, share, 0, MGL_SHARE_SUMS, &made);
@@ -157,8 +147,8 @@ struct mgl_part_x {
 };
 
 template <mgl_packing P>
-static __device__ __forceinline__ void mgl_part_take_x(const mgl_worker *w, const mgl_linear *l,
-                                                       uint32_t part, mgl_part_x<P> *x) {
+MGL_DEVICE void mgl_part_take_x(const mgl_worker *w, const mgl_linear *l, uint32_t part,
+                                mgl_part_x<P> *x) {
   const mgl_part_column column = mgl_part_find(w, part, w->lane / 4);
   const uint32_t first = mgl_rows_first<P>(w, 0);
   mgl_rows_places<1> rows;
@@ -181,8 +171,8 @@ static __device__ __forceinline__ void mgl_part_take_x(const mgl_worker *w, cons
 
 // The products of a row block with all of x.
 template <mgl_packing P>
-static __device__ __forceinline__ void mgl_part_block(mgl_worker *w, const mgl_linear *l,
-                                                      const mgl_part_x<P> *x, float sums[1][4]) {
+MGL_DEVICE void mgl_part_block(mgl_worker *w, const mgl_linear *l, const mgl_part_x<P> *x,
+                               float sums[1][4]) {
 #pragma unroll
   for (int group = 0; group < MGL_HIT_GROUPS; group++) {
     if constexpr (P == MGL_PACKING_BF16) {
@@ -209,9 +199,8 @@ static __device__ __forceinline__ void mgl_part_block(mgl_worker *w, const mgl_l
 }
 
 // Finishes and writes what a row block makes of this thread's column. block: of the expert's.
-static __device__ __forceinline__ void mgl_part_finish(const mgl_worker *w, const mgl_linear *l,
-                                                       uint32_t buffer, mgl_part_column column,
-                                                       uint32_t block) {
+MGL_DEVICE void mgl_part_finish(const mgl_worker *w, const mgl_linear *l, uint32_t buffer,
+                                mgl_part_column column, uint32_t block) {
   const uint32_t feature = w->thread % MGL_CUDA_BLOCK_ROWS;
   const bool there = column.there && feature < MGL_CUDA_HALF_ROWS;
   const float factor = mgl_linear_factor<MGL_HIT_SQUARES_AT>(w, l, w->thread / MGL_CUDA_BLOCK_ROWS);
@@ -231,7 +220,7 @@ static __device__ __forceinline__ void mgl_part_finish(const mgl_worker *w, cons
 
 // The task's share of all parts. False: the run has stopped before.
 template <mgl_packing P>
-static __device__ __forceinline__ bool mgl_parts_run(mgl_worker *w, const mgl_linear *l) {
+MGL_DEVICE bool mgl_parts_run(mgl_worker *w, const mgl_linear *l) {
   const mgl_slot *slot = mgl_task_slot(w);
   constexpr uint32_t outputs = mgl_hit_shape<1>::FLOATS;
   if (!mgl_task_wait(w)) {
@@ -299,17 +288,15 @@ static_assert(MGL_CUDA_CONSUMER_WARPS == 8, "phases");
 
 // The slice of page `page` that this warp has where a slot begins in phase `phase`.
 template <mgl_packing P>
-static __device__ __forceinline__ uint32_t mgl_hit_slice(const mgl_worker *w, uint32_t page,
-                                                         uint32_t phase) {
+MGL_DEVICE uint32_t mgl_hit_slice(const mgl_worker *w, uint32_t page, uint32_t phase) {
   return page * MGL_CUDA_CONSUMER_WARPS + (w->warp - phase) % MGL_CUDA_CONSUMER_WARPS;
 }
 
 // Asks for this lane's elements of page `at` of the line of all hits' pages, by lanes that want
 // them. FIRST: for the first time; then what is not wanted is not there.
 template <mgl_packing P, bool FIRST>
-static __device__ __forceinline__ void mgl_hit_ask(const mgl_worker *w, const mgl_linear *l,
-                                                   uint32_t pass, uint32_t at, bool wanted,
-                                                   mgl_hit_down<P> *x) {
+MGL_DEVICE void mgl_hit_ask(const mgl_worker *w, const mgl_linear *l, uint32_t pass, uint32_t at,
+                            bool wanted, mgl_hit_down<P> *x) {
   using down = mgl_hit_down<P>;
   const uint64_t slots = mgl_hit_slots(w, pass, at / down::PAGES);
 #pragma unroll
@@ -339,9 +326,8 @@ static __device__ __forceinline__ void mgl_hit_ask(const mgl_worker *w, const mg
 }
 
 template <mgl_packing P>
-static __device__ __forceinline__ void mgl_hit_await(const mgl_worker *w, const mgl_linear *l,
-                                                     uint32_t pass, uint32_t at,
-                                                     mgl_hit_down<P> *x) {
+MGL_DEVICE void mgl_hit_await(const mgl_worker *w, const mgl_linear *l, uint32_t pass, uint32_t at,
+                              mgl_hit_down<P> *x) {
   while (l->carried) {
     bool open = false;
 #pragma unroll
@@ -360,8 +346,8 @@ static __device__ __forceinline__ void mgl_hit_await(const mgl_worker *w, const 
 
 // The columns of those tokens whose slots begin in a phase. False: there are none.
 template <mgl_packing P>
-static __device__ __forceinline__ bool mgl_hit_columns(const mgl_hit_down<P> *x, uint32_t phase,
-                                                       mgl_linear_group<MGL_HIT_TILES> *out) {
+MGL_DEVICE bool mgl_hit_columns(const mgl_hit_down<P> *x, uint32_t phase,
+                                mgl_linear_group<MGL_HIT_TILES> *out) {
   bool any = false;
 #pragma unroll
   for (int tile = 0; tile < MGL_HIT_TILES; tile++) {
@@ -378,9 +364,8 @@ static __device__ __forceinline__ bool mgl_hit_columns(const mgl_hit_down<P> *x,
 
 // A page's products, added to sums.
 template <mgl_packing P>
-static __device__ __forceinline__ void mgl_hit_down_page(mgl_worker *w, mgl_linear *l, uint32_t at,
-                                                         const mgl_hit_down<P> *x,
-                                                         float sums[MGL_HIT_TILES][4]) {
+MGL_DEVICE void mgl_hit_down_page(mgl_worker *w, mgl_linear *l, uint32_t at,
+                                  const mgl_hit_down<P> *x, float sums[MGL_HIT_TILES][4]) {
   using down = mgl_hit_down<P>;
   const uint32_t from = mgl_shared_address(w->pages) + w->page * MGL_PAGE_BYTES;
   uint32_t arrived = 0;
@@ -414,9 +399,8 @@ static __device__ __forceinline__ void mgl_hit_down_page(mgl_worker *w, mgl_line
   mgl_hit_release(w, arrived);
 }
 
-static __device__ __forceinline__ void mgl_hit_finish_down(const mgl_worker *w, const mgl_linear *l,
-                                                           uint32_t buffer, uint32_t block,
-                                                           float addend) {
+MGL_DEVICE void mgl_hit_finish_down(const mgl_worker *w, const mgl_linear *l, uint32_t buffer,
+                                    uint32_t block, float addend) {
   const uint32_t row = l->first_row + w->thread / MGL_CUDA_BLOCK_ROWS;
   const uint32_t column = block * MGL_CUDA_BLOCK_ROWS + w->thread % MGL_CUDA_BLOCK_ROWS;
   const size_t element = (size_t)row * l->op->n + column;
@@ -433,9 +417,8 @@ static __device__ __forceinline__ void mgl_hit_finish_down(const mgl_worker *w, 
 
 // Row block `block` for the rows of a pass.
 template <mgl_packing P>
-static __device__ __forceinline__ void mgl_hit_down_block(mgl_worker *w, mgl_linear *l,
-                                                          uint32_t pass, uint32_t block,
-                                                          bool begins, uint32_t buffer) {
+MGL_DEVICE void mgl_hit_down_block(mgl_worker *w, mgl_linear *l, uint32_t pass, uint32_t block,
+                                   bool begins, uint32_t buffer) {
   constexpr uint32_t ahead = mgl_hit_down<P>::AHEAD;
   mgl_hit_down<P> x[ahead];
   float sums[MGL_HIT_TILES][4] = {};
@@ -473,8 +456,7 @@ static __device__ __forceinline__ void mgl_hit_down_block(mgl_worker *w, mgl_lin
 }
 
 template <mgl_packing P>
-static __device__ __forceinline__ bool mgl_hit_down_pass(mgl_worker *w, mgl_linear *l,
-                                                         uint32_t pass) {
+MGL_DEVICE bool mgl_hit_down_pass(mgl_worker *w, mgl_linear *l, uint32_t pass) {
   const mgl_slot *slot = mgl_task_slot(w);
   if (!mgl_task_wait(w)) {
     return false;
@@ -492,16 +474,12 @@ static __device__ __forceinline__ bool mgl_hit_down_pass(mgl_worker *w, mgl_line
 
 // UP: gate and up; else down.
 template <bool UP, mgl_packing P>
-static __device__ __forceinline__ void mgl_experts_by_hits(mgl_worker *w) {
+MGL_DEVICE void mgl_experts_by_hits(mgl_worker *w) {
   const mgl_slot *slot = mgl_task_slot(w);
   mgl_linear l;
   mgl_linear_init(w, slot, mgl_linear_rows(slot), true, &l);
   l.normed = UP;
-  if constexpr (P != MGL_PACKING_BF16) {
-    l.page_at = mgl_shared_address(w->pages);
-    l.share = mgl_find_share<P>(w, &slot->op);
-    l.panel_bytes = mgl_op_panel_bytes(&slot->op);
-  }
+  mgl_linear_find_share<P>(w, slot, &l);
   if (UP) {
     mgl_rows_fetch_norm<P>(w, &l);
   }

@@ -84,8 +84,7 @@ struct mgl_linear {
 // --- activations ---------------------------------------------------------------------------------
 
 // Returns where elements e .. e + 7 of row `row` of the product lie in x.
-static __device__ __forceinline__ const uint8_t *mgl_linear_x(const mgl_linear *l, uint32_t row,
-                                                              uint32_t e) {
+MGL_DEVICE const uint8_t *mgl_linear_x(const mgl_linear *l, uint32_t row, uint32_t e) {
   if (l->kind == MGL_OP_LOGITS) {
     row = row < l->rows ? __ldcg(&l->plan->logit_rows[row]) : 0;
   }
@@ -93,8 +92,7 @@ static __device__ __forceinline__ const uint8_t *mgl_linear_x(const mgl_linear *
 }
 
 // Eight f32 elements times the norm's weights, as bf16; adds their squares to *squares.
-static __device__ __forceinline__ uint4 mgl_linear_normed(const uint4 raw[2], const float4 w[2],
-                                                          float *squares) {
+MGL_DEVICE uint4 mgl_linear_normed(const uint4 raw[2], const float4 w[2], float *squares) {
   float v[8] = {__uint_as_float(raw[0].x), __uint_as_float(raw[0].y), __uint_as_float(raw[0].z),
                 __uint_as_float(raw[0].w), __uint_as_float(raw[1].x), __uint_as_float(raw[1].y),
                 __uint_as_float(raw[1].z), __uint_as_float(raw[1].w)};
@@ -113,7 +111,7 @@ static __device__ __forceinline__ uint4 mgl_linear_normed(const uint4 raw[2], co
 
 // Before the wait: the norm's weights into scratch, or at least into the L2. The caches forget them
 // between iterations, and rows of x should not wait for them.
-static __device__ __forceinline__ void mgl_linear_fetch_norm(const mgl_worker *w, mgl_linear *l) {
+MGL_DEVICE void mgl_linear_fetch_norm(const mgl_worker *w, mgl_linear *l) {
   l->norm_at = 0;
   if (!l->normed) {
     return;
@@ -133,15 +131,10 @@ static __device__ __forceinline__ void mgl_linear_fetch_norm(const mgl_worker *w
 }
 
 // The norm's weights of elements [e, e + 8), e below k.
-static __device__ __forceinline__ void mgl_linear_norm(const mgl_linear *l, uint32_t e,
-                                                       float4 w[2]) {
+MGL_DEVICE void mgl_linear_norm(const mgl_linear *l, uint32_t e, float4 w[2]) {
   if (l->norm_at != 0) {
-    uint4 low = mgl_load_shared(l->norm_at + e * sizeof(float));
-    uint4 high = mgl_load_shared(l->norm_at + (e + 4) * sizeof(float));
-    w[0] = make_float4(__uint_as_float(low.x), __uint_as_float(low.y), __uint_as_float(low.z),
-                       __uint_as_float(low.w));
-    w[1] = make_float4(__uint_as_float(high.x), __uint_as_float(high.y), __uint_as_float(high.z),
-                       __uint_as_float(high.w));
+    w[0] = mgl_floats_of(mgl_load_shared(l->norm_at + e * sizeof(float)));
+    w[1] = mgl_floats_of(mgl_load_shared(l->norm_at + (e + 4) * sizeof(float)));
     return;
   }
   w[0] = __ldg((const float4 *)(l->norm + e));
@@ -166,17 +159,15 @@ static __device__ constexpr uint32_t mgl_linear_element(int chunk) {
 }
 
 // First element of this lane from page first_page on.
-static __device__ __forceinline__ uint32_t mgl_linear_first(const mgl_worker *w,
-                                                            uint32_t first_page) {
+MGL_DEVICE uint32_t mgl_linear_first(const mgl_worker *w, uint32_t first_page) {
   return first_page * MGL_CUDA_PAGE_K + w->warp * MGL_LINEAR_WARP_K + w->lane % 4 * 8;
 }
 
 // Asks for a row, all of it before any of it is used; zeros where there is none. FULL: every page
 // is a whole one.
 template <int PAGES, bool FULL>
-static __device__ __forceinline__ void mgl_linear_ask(const mgl_worker *w, const mgl_linear *l,
-                                                      uint32_t row, uint32_t first_page,
-                                                      mgl_linear_raw<PAGES> *raw) {
+MGL_DEVICE void mgl_linear_ask(const mgl_worker *w, const mgl_linear *l, uint32_t row,
+                               uint32_t first_page, mgl_linear_raw<PAGES> *raw) {
   uint32_t first = mgl_linear_first(w, first_page);
 #pragma unroll
   for (int i = 0; i < PAGES * MGL_LINEAR_CHUNKS; i++) {
@@ -210,8 +201,7 @@ static __device__ __forceinline__ void mgl_linear_ask(const mgl_worker *w, const
 
 // True if some word of that is not written yet.
 template <int PAGES>
-static __device__ __forceinline__ bool mgl_linear_is_open(const mgl_linear *l,
-                                                          const mgl_linear_raw<PAGES> *raw) {
+MGL_DEVICE bool mgl_linear_is_open(const mgl_linear *l, const mgl_linear_raw<PAGES> *raw) {
   bool open = false;
 #pragma unroll
   for (int i = 0; i < PAGES * MGL_LINEAR_CHUNKS; i++) {
@@ -222,9 +212,8 @@ static __device__ __forceinline__ bool mgl_linear_is_open(const mgl_linear *l,
 
 // Asks again until all of it is there. When the run stops it gives up, and the task is mute.
 template <int PAGES, bool FULL>
-static __device__ __forceinline__ void mgl_linear_await(const mgl_worker *w, const mgl_linear *l,
-                                                        uint32_t row, uint32_t first_page,
-                                                        mgl_linear_raw<PAGES> *raw) {
+MGL_DEVICE void mgl_linear_await(const mgl_worker *w, const mgl_linear *l, uint32_t row,
+                                 uint32_t first_page, mgl_linear_raw<PAGES> *raw) {
   if (!l->carried) {
     return;
   }
@@ -235,8 +224,7 @@ static __device__ __forceinline__ void mgl_linear_await(const mgl_worker *w, con
 
 // With many rows, asking for all of them again and again would fill the L2's queues: until the
 // first piece of each lane's row is there, only that is asked for.
-static __device__ __forceinline__ void mgl_linear_await_first(const mgl_worker *w,
-                                                              const mgl_linear *l, uint32_t row) {
+MGL_DEVICE void mgl_linear_await_first(const mgl_worker *w, const mgl_linear *l, uint32_t row) {
   if (!l->carried || l->rows <= MGL_LINEAR_POLL_ROWS) {
     return;
   }
@@ -248,11 +236,9 @@ static __device__ __forceinline__ void mgl_linear_await_first(const mgl_worker *
 }
 
 template <int PAGES, bool FULL>
-static __device__ __forceinline__ void mgl_linear_convert(const mgl_worker *w, const mgl_linear *l,
-                                                          uint32_t first_page,
-                                                          const mgl_linear_raw<PAGES> *raw,
-                                                          uint4 (*out)[MGL_LINEAR_CHUNKS],
-                                                          float *squares) {
+MGL_DEVICE void mgl_linear_convert(const mgl_worker *w, const mgl_linear *l, uint32_t first_page,
+                                   const mgl_linear_raw<PAGES> *raw,
+                                   uint4 (*out)[MGL_LINEAR_CHUNKS], float *squares) {
   if (!l->normed) {
 #pragma unroll
     for (int i = 0; i < PAGES * MGL_LINEAR_CHUNKS; i++) {
@@ -275,9 +261,8 @@ static __device__ __forceinline__ void mgl_linear_convert(const mgl_worker *w, c
 
 // The rows of all tiles.
 template <int TILES, bool FULL>
-static __device__ __forceinline__ void mgl_linear_load(const mgl_worker *w, const mgl_linear *l,
-                                                       uint32_t first_page,
-                                                       mgl_linear_group<TILES> *x, float *squares) {
+MGL_DEVICE void mgl_linear_load(const mgl_worker *w, const mgl_linear *l, uint32_t first_page,
+                                mgl_linear_group<TILES> *x, float *squares) {
   constexpr int PAGES = mgl_linear_shape<TILES>::PAGES;
 #pragma unroll
   for (int tile = 0; tile < TILES; tile++) {
@@ -295,17 +280,24 @@ static __device__ __forceinline__ void mgl_linear_load(const mgl_worker *w, cons
 // memory that were issued before it, and then the loader's copy, which is another proxy's write,
 // the loads (seen as wrong bits in a few launches of thousands). An address that depends on what
 // was loaded makes the arrival wait.
-static __device__ __forceinline__ uint32_t mgl_loads_arrived(const uint4 loaded[MGL_LINEAR_STEPS],
-                                                             uint32_t zero) {
+MGL_DEVICE uint32_t mgl_loads_arrived(const uint4 loaded[MGL_LINEAR_STEPS], uint32_t zero) {
   return (loaded[0].x ^ loaded[1].x ^ loaded[2].x ^ loaded[3].x) & zero;
 }
 
-// This warp's weights of the next page of the ring, a k-step's operand each. Once they are in
-// registers the loader may fill the page again.
+// This warp's weights of a whole page, a k-step's operand each.
+MGL_DEVICE void mgl_linear_read(const mgl_linear *l, uint32_t page,
+                                uint4 weights[MGL_LINEAR_STEPS]) {
+#pragma unroll
+  for (int step = 0; step < MGL_LINEAR_STEPS; step++) {
+    weights[step] = mgl_load_shared(l->page_at + page * MGL_PAGE_BYTES + step * 512);
+  }
+}
+
+// The same of the next page of the ring. Once they are in registers the loader may fill the page
+// again.
 template <bool FULL>
-static __device__ __forceinline__ void mgl_linear_weights(mgl_worker *w, const mgl_linear *l,
-                                                          uint32_t page_bytes,
-                                                          uint4 weights[MGL_LINEAR_STEPS]) {
+MGL_DEVICE void mgl_linear_weights(mgl_worker *w, const mgl_linear *l, uint32_t page_bytes,
+                                   uint4 weights[MGL_LINEAR_STEPS]) {
   uint32_t at = l->page_at + w->page * MGL_PAGE_BYTES;
   mgl_page_wait(w);
 #pragma unroll
@@ -323,18 +315,13 @@ static __device__ __forceinline__ void mgl_linear_weights(mgl_worker *w, const m
   if (w->lane == 0) {
     mgl_mbarrier_arrive_at(released);
   }
-  w->page++;
-  if (w->page == w->page_count) {
-    w->page = 0;
-    w->page_parity ^= 1;
-  }
+  mgl_next_page(w);
 }
 
 // One page of one row block. The products do not wait for each other.
 template <int TILES>
-static __device__ __forceinline__ void mgl_linear_page(const mgl_linear_group<TILES> *x, int page,
-                                                       const uint4 weights[MGL_LINEAR_STEPS],
-                                                       float (*sums)[4]) {
+MGL_DEVICE void mgl_linear_page(const mgl_linear_group<TILES> *x, int page,
+                                const uint4 weights[MGL_LINEAR_STEPS], float (*sums)[4]) {
 #pragma unroll
   for (int tile = 0; tile < TILES; tile++) {
     float products[MGL_LINEAR_STEPS][4] = {};
@@ -355,13 +342,13 @@ static __device__ __forceinline__ void mgl_linear_page(const mgl_linear_group<TI
 
 // Output i of a thread: token and feature follow from its number, the same for all batches.
 template <typename shape>
-static __device__ __forceinline__ uint32_t mgl_linear_token(const mgl_worker *w, int i) {
+MGL_DEVICE uint32_t mgl_linear_token(const mgl_worker *w, int i) {
   return (w->thread + i * MGL_CUDA_CONSUMERS) / shape::TOKEN_OUTPUTS;
 }
 
 // Row block of the batch, and feature in it: block * 16 + feature.
 template <typename shape>
-static __device__ __forceinline__ uint32_t mgl_linear_feature(const mgl_worker *w, int i) {
+MGL_DEVICE uint32_t mgl_linear_feature(const mgl_worker *w, int i) {
   return (w->thread + i * MGL_CUDA_CONSUMERS) % shape::TOKEN_OUTPUTS;
 }
 
@@ -377,8 +364,8 @@ struct mgl_linear_output {
 
 // Done while x is on its way. (Of gate_up the upper half of a row block makes no outputs.)
 template <typename shape>
-static __device__ __forceinline__ void mgl_linear_outputs(
-    const mgl_worker *w, const mgl_linear *l, mgl_linear_output outputs[shape::OUTPUTS]) {
+MGL_DEVICE void mgl_linear_outputs(const mgl_worker *w, const mgl_linear *l,
+                                   mgl_linear_output outputs[shape::OUTPUTS]) {
   const uint32_t n = l->op->n;
   const uint32_t columns = mgl_block_columns(l->kind);
   const uint8_t *addends =
@@ -405,37 +392,36 @@ static __device__ __forceinline__ void mgl_linear_outputs(
   }
 }
 
-// The warps' sums of one output, in their order; `at` is its place in a warp's part.
-template <typename shape>
-static __device__ __forceinline__ float mgl_linear_total(const mgl_worker *w, uint32_t at) {
-  const float *partial = (const float *)w->scratch + at;
+// The warps' sums, which lie `stride` apart, in their order.
+template <int stride>
+MGL_DEVICE float mgl_sum_of_warps(const float *at) {
   float total = 0;
 #pragma unroll
   for (uint32_t warp = 0; warp < MGL_CUDA_CONSUMER_WARPS; warp++) {
-    total += partial[warp * shape::WARP_FLOATS];
+    total += at[warp * stride];
   }
   return total;
 }
 
+// Of one output; `at` is its place in a warp's part.
+template <typename shape>
+MGL_DEVICE float mgl_linear_total(const mgl_worker *w, uint32_t at) {
+  return mgl_sum_of_warps<shape::WARP_FLOATS>((const float *)w->scratch + at);
+}
+
 // 1 / sqrt(mean(x^2) + eps) of a token, or 1. sums_at: where the shape has its sums of squares.
 template <int sums_at>
-static __device__ __forceinline__ float mgl_linear_factor(const mgl_worker *w, const mgl_linear *l,
-                                                          uint32_t token) {
+MGL_DEVICE float mgl_linear_factor(const mgl_worker *w, const mgl_linear *l, uint32_t token) {
   if (!l->normed) {
     return 1;
   }
-  const float *squares = (const float *)(w->scratch + sums_at) + token;
-  float sum = 0;
-#pragma unroll
-  for (uint32_t warp = 0; warp < MGL_CUDA_CONSUMER_WARPS; warp++) {
-    sum += squares[warp * 32];
-  }
+  const float sum = mgl_sum_of_warps<32>((const float *)(w->scratch + sums_at) + token);
   return rsqrtf(__fmaf_rn(sum, l->inverse_k, l->op->eps));  // within 2 units in the last place
 }
 
 // A residual, or another addend; a residual that was not there when it was first asked for.
-static __device__ __forceinline__ float mgl_linear_addend(const mgl_worker *w, const mgl_linear *l,
-                                                          size_t element, float addend) {
+MGL_DEVICE float mgl_linear_addend(const mgl_worker *w, const mgl_linear *l, size_t element,
+                                   float addend) {
   if (l->carried && l->kind == MGL_OP_LINEAR_ADD) {
     const uint8_t *at = (const uint8_t *)l->op->residual + l->copy_at + element * sizeof(float);
     while (mgl_is_open(__float_as_uint(addend)) && w->block->stop == 0) {
@@ -445,18 +431,11 @@ static __device__ __forceinline__ float mgl_linear_addend(const mgl_worker *w, c
   return addend;
 }
 
-// gate / (1 + exp(-gate)) * up, within a few units in the last place: it is rounded to bf16.
-static __device__ __forceinline__ float mgl_silu_mul(float gate, float up) {
-  return __fdividef(gate, 1.0f + __expf(-gate)) * up;
-}
-
 // Writes outputs of gate_up, where two neighbouring columns are a word. All lanes of a warp call
 // it.
 template <typename shape>
-static __device__ __forceinline__ void mgl_linear_write_gated(const mgl_worker *w,
-                                                              const mgl_linear *l,
-                                                              const mgl_linear_output *o, int i,
-                                                              bool mute) {
+MGL_DEVICE void mgl_linear_write_gated(const mgl_worker *w, const mgl_linear *l,
+                                       const mgl_linear_output *o, int i, bool mute) {
   const mgl_slot *slot = mgl_task_slot(w);
   uint32_t bits = 0;
   if (o->there) {
@@ -480,9 +459,9 @@ static __device__ __forceinline__ void mgl_linear_write_gated(const mgl_worker *
 
 // Finishes and writes the outputs of a batch. best: of each of the thread's outputs, for logits.
 template <typename shape>
-static __device__ __forceinline__ void mgl_linear_finish(
-    const mgl_worker *w, const mgl_linear *l, const mgl_linear_output outputs[shape::OUTPUTS],
-    uint64_t best[shape::OUTPUTS]) {
+MGL_DEVICE void mgl_linear_finish(const mgl_worker *w, const mgl_linear *l,
+                                  const mgl_linear_output outputs[shape::OUTPUTS],
+                                  uint64_t best[shape::OUTPUTS]) {
   const mgl_slot *slot = mgl_task_slot(w);
   uint8_t *out = (uint8_t *)l->op->out;
   bool mute = mgl_task_is_mute(w);
@@ -523,9 +502,8 @@ static __device__ __forceinline__ void mgl_linear_finish(
 
 // A row block times a group of pages, added to what is in scratch: [token][feature] of each block.
 template <int TILES, bool FULL>
-static __device__ __forceinline__ void mgl_linear_block(mgl_worker *w, const mgl_linear *l,
-                                                        const mgl_linear_group<TILES> *x,
-                                                        uint32_t first, uint32_t block) {
+MGL_DEVICE void mgl_linear_block(mgl_worker *w, const mgl_linear *l,
+                                 const mgl_linear_group<TILES> *x, uint32_t first, uint32_t block) {
   using shape = mgl_linear_shape<TILES>;
   uint32_t token = w->lane % 4 * 2;
   uint32_t tokens = l->rows - l->first_row;
@@ -559,8 +537,7 @@ static __device__ __forceinline__ void mgl_linear_block(mgl_worker *w, const mgl
 
 // This warp's sums of squares of each token.
 template <int TILES, int SUMS_AT = mgl_linear_shape<TILES>::SUMS_AT>
-static __device__ __forceinline__ void mgl_linear_share_squares(const mgl_worker *w,
-                                                                const float squares[TILES]) {
+MGL_DEVICE void mgl_linear_share_squares(const mgl_worker *w, const float squares[TILES]) {
   float *to = (float *)(w->scratch + SUMS_AT) + w->warp * 32 + w->lane / 4;
 #pragma unroll
   for (int tile = 0; tile < TILES; tile++) {
@@ -581,10 +558,9 @@ enum { MGL_LINEAR_ASKS_ON = MGL_KERNEL_PER_OP };
 // One batch of row blocks. begins, ends: the task's first and last one. raw: for one tile, the
 // group that was asked for.
 template <int TILES, bool FULL>
-static __device__ __forceinline__ void mgl_linear_batch(
-    mgl_worker *w, const mgl_linear *l, bool begins, bool ends,
-    mgl_linear_raw<mgl_linear_shape<TILES>::PAGES> *raw,
-    uint64_t best[mgl_linear_shape<TILES>::OUTPUTS]) {
+MGL_DEVICE void mgl_linear_batch(mgl_worker *w, const mgl_linear *l, bool begins, bool ends,
+                                 mgl_linear_raw<mgl_linear_shape<TILES>::PAGES> *raw,
+                                 uint64_t best[mgl_linear_shape<TILES>::OUTPUTS]) {
   using shape = mgl_linear_shape<TILES>;
   float squares[TILES] = {};
   mgl_linear_output outputs[shape::OUTPUTS];
@@ -629,8 +605,8 @@ static __device__ __forceinline__ void mgl_linear_batch(
 
 // The largest logit of each row, over all tasks.
 template <typename shape>
-static __device__ __forceinline__ void mgl_linear_best(const mgl_worker *w, const mgl_linear *l,
-                                                       const uint64_t best[shape::OUTPUTS]) {
+MGL_DEVICE void mgl_linear_best(const mgl_worker *w, const mgl_linear *l,
+                                const uint64_t best[shape::OUTPUTS]) {
 #pragma unroll
   for (int i = 0; i < shape::OUTPUTS; i++) {
     uint32_t row = l->first_row + mgl_linear_token<shape>(w, i);  // one for a whole warp
@@ -642,8 +618,7 @@ static __device__ __forceinline__ void mgl_linear_best(const mgl_worker *w, cons
 }
 
 template <int TILES, bool FULL>
-static __device__ __forceinline__ void mgl_linear_run(mgl_worker *w, mgl_linear *l, uint32_t begin,
-                                                      uint32_t end) {
+MGL_DEVICE void mgl_linear_run(mgl_worker *w, mgl_linear *l, uint32_t begin, uint32_t end) {
   using shape = mgl_linear_shape<TILES>;
 #pragma unroll 1
   for (uint32_t pass = 0; pass < l->op->passes; pass++) {
@@ -667,7 +642,7 @@ static __device__ __forceinline__ void mgl_linear_run(mgl_worker *w, mgl_linear 
 }
 
 // Rows that a linear of this slot computes. (That of one token is known without a trip to the L2.)
-static __device__ __forceinline__ uint32_t mgl_linear_rows(const mgl_slot *slot) {
+MGL_DEVICE uint32_t mgl_linear_rows(const mgl_slot *slot) {
   if (slot->op.kind == MGL_OP_LOGITS) {
     return __ldcg(&slot->plan->logit_row_count);
   }
@@ -676,9 +651,8 @@ static __device__ __forceinline__ uint32_t mgl_linear_rows(const mgl_slot *slot)
 
 // All shapes begin with this. rows are those of the iteration that are computed; may_carry says
 // that the shape can wait for words of x.
-static __device__ __forceinline__ void mgl_linear_init(const mgl_worker *w, const mgl_slot *slot,
-                                                       uint32_t rows, bool may_carry,
-                                                       mgl_linear *l) {
+MGL_DEVICE void mgl_linear_init(const mgl_worker *w, const mgl_slot *slot, uint32_t rows,
+                                bool may_carry, mgl_linear *l) {
   l->op = &slot->op;
   l->plan = slot->plan;
   l->carried = MGL_CARRIES && may_carry && (slot->op.flags & MGL_CUDA_CARRIED) != 0;
@@ -700,10 +674,20 @@ static __device__ __forceinline__ void mgl_linear_init(const mgl_worker *w, cons
   l->first_row = 0;
 }
 
+// Where a warp finds its share of panels of codes.
+template <mgl_packing P>
+MGL_DEVICE void mgl_linear_find_share(const mgl_worker *w, const mgl_slot *slot, mgl_linear *l) {
+  if constexpr (P != MGL_PACKING_BF16) {
+    l->page_at = mgl_shared_address(w->pages);
+    l->share = mgl_find_share<P>(w, &slot->op);
+    l->panel_bytes = mgl_op_panel_bytes(&slot->op);
+  }
+}
+
 // Row blocks [begin, end) of the slot, for all rows of the iteration, in one of the shapes. FULL: k
 // is a whole number of pages. NORMED: whether x goes through a norm; -1: the op says it.
 template <int TILES, bool FULL, int NORMED = -1>
-static __device__ __forceinline__ void mgl_task_linear(mgl_worker *w) {
+MGL_DEVICE void mgl_task_linear(mgl_worker *w) {
   const mgl_slot *slot = mgl_task_slot(w);
   mgl_linear l;
   mgl_linear_init(w, slot, mgl_linear_rows(slot), TILES <= MGL_CUDA_CARRIED_TOKENS / 8, &l);

@@ -39,8 +39,7 @@ struct mgl_coded_columns {
 };
 
 // Of two chunks as whole numbers, this lane's piece of all four; the lane beside has the others.
-static __device__ __forceinline__ void mgl_coded_pieces(const mgl_worker *w, uint4 a, uint4 b,
-                                                        uint4 out[2]) {
+MGL_DEVICE void mgl_coded_pieces(const mgl_worker *w, uint4 a, uint4 b, uint4 out[2]) {
   const bool lower = w->lane / 4 % 2 != 0;
   const uint32_t upper_words[4] = {a.x, a.y, b.x, b.y}, lower_words[4] = {a.z, a.w, b.z, b.w};
   uint32_t own[4], other[4];
@@ -57,8 +56,7 @@ static __device__ __forceinline__ void mgl_coded_pieces(const mgl_worker *w, uin
 
 // The sums of a round's whole numbers, of the panel whose columns this lane holds.
 template <int SUMS>
-static __device__ __forceinline__ void mgl_coded_sum_x(const mgl_worker *w, const uint4 v[2],
-                                                       float (&out)[SUMS]) {
+MGL_DEVICE void mgl_coded_sum_x(const mgl_worker *w, const uint4 v[2], float (&out)[SUMS]) {
   const int chunks[4] = {mgl_sum_pieces(v[0].x, v[0].y, 0), mgl_sum_pieces(v[0].z, v[0].w, 0),
                          mgl_sum_pieces(v[1].x, v[1].y, 0), mgl_sum_pieces(v[1].z, v[1].w, 0)};
 #pragma unroll
@@ -77,9 +75,9 @@ static __device__ __forceinline__ void mgl_coded_sum_x(const mgl_worker *w, cons
 }
 
 template <bool NORMED, mgl_packing P>
-static __device__ __forceinline__ void mgl_coded_take_x(const mgl_worker *w, const mgl_linear *l,
-                                                        const mgl_one_columns<NORMED> *x,
-                                                        mgl_coded_columns<NORMED, P> *out) {
+MGL_DEVICE void mgl_coded_take_x(const mgl_worker *w, const mgl_linear *l,
+                                 const mgl_one_columns<NORMED> *x,
+                                 mgl_coded_columns<NORMED, P> *out) {
 #pragma unroll
   for (uint32_t round = 0; round < mgl_coded_columns<NORMED, P>::ROUNDS; round++) {
     if (round > 0 && 2 * round * MGL_CODED_ROUND >= l->pages) {
@@ -120,22 +118,20 @@ struct mgl_coded_ring {
   bool ready;             // the next one is known to be there
 };
 
-static __device__ __forceinline__ void mgl_coded_aim(const mgl_worker *w, const mgl_linear *l,
-                                                     mgl_coded_ring *ring) {
+MGL_DEVICE void mgl_coded_aim(const mgl_worker *w, const mgl_linear *l, mgl_coded_ring *ring) {
   ring->full = mgl_kept(mgl_one_barrier(w, ring->page));
   ring->from = mgl_kept(l->page_at + ring->page * MGL_PAGE_BYTES);
 }
 
 // Panels of a row block.
-static __device__ __forceinline__ uint32_t mgl_coded_panels(const mgl_linear *l) {
+MGL_DEVICE uint32_t mgl_coded_panels(const mgl_linear *l) {
   return l->pages / MGL_PANEL_PAGES;
 }
 
 // Sends the next page on its way to registers.
 template <mgl_packing P>
-static __device__ __forceinline__ void mgl_coded_read(const mgl_worker *w, const mgl_linear *l,
-                                                      mgl_coded_ring *ring,
-                                                      mgl_coded_page<P> *out) {
+MGL_DEVICE void mgl_coded_read(const mgl_worker *w, const mgl_linear *l, mgl_coded_ring *ring,
+                               mgl_coded_page<P> *out) {
   constexpr uint32_t panels = mgl_coded<P>::PANELS;
   out->whole = panels == 1 || ring->panel + panels <= mgl_coded_panels(l);
   if (!ring->ready) {
@@ -152,9 +148,8 @@ static __device__ __forceinline__ void mgl_coded_read(const mgl_worker *w, const
 
 // Once it is in registers the loader may fill its place again.
 template <mgl_packing P>
-static __device__ __forceinline__ void mgl_coded_release(const mgl_worker *w, const mgl_linear *l,
-                                                         mgl_coded_ring *ring,
-                                                         const mgl_coded_page<P> *page) {
+MGL_DEVICE void mgl_coded_release(const mgl_worker *w, const mgl_linear *l, mgl_coded_ring *ring,
+                                  const mgl_coded_page<P> *page) {
   uint32_t released = ring->full + MGL_ONE_FREE;
 #pragma unroll
   for (uint32_t i = 0; i < mgl_coded<P>::PANELS; i++) {
@@ -199,8 +194,8 @@ struct mgl_coded_place {
 };
 
 template <bool NORMED, mgl_packing P>
-static __device__ __forceinline__ void mgl_coded_begin_round(
-    const mgl_coded_columns<NORMED, P> *columns, mgl_coded_place<NORMED, P> *at) {
+MGL_DEVICE void mgl_coded_begin_round(const mgl_coded_columns<NORMED, P> *columns,
+                                      mgl_coded_place<NORMED, P> *at) {
 #pragma unroll
   for (uint32_t i = 0; i < mgl_coded_columns<NORMED, P>::ROUNDS; i++) {
     if (i == 0 || i == at->panel / MGL_CODED_ROUND) {
@@ -217,9 +212,8 @@ static __device__ __forceinline__ void mgl_coded_begin_round(
 
 // A share times a round of x.
 template <mgl_packing P>
-static __device__ __forceinline__ void mgl_coded_multiply(const mgl_share<P> *s, uint32_t signs,
-                                                          const uint4 x[2],
-                                                          int (&d)[mgl_coded<P>::CHAINS][4]) {
+MGL_DEVICE void mgl_coded_multiply(const mgl_share<P> *s, uint32_t signs, const uint4 x[2],
+                                   int (&d)[mgl_coded<P>::CHAINS][4]) {
 #pragma unroll
   for (int chunk = 0; chunk < MGL_SHARE_CHUNKS; chunk++) {
     uint32_t a[4];
@@ -234,9 +228,8 @@ static __device__ __forceinline__ void mgl_coded_multiply(const mgl_share<P> *s,
 }
 
 template <mgl_packing P>
-static __device__ __forceinline__ void mgl_coded_multiply(const mgl_share<P> *s, uint32_t,
-                                                          const uint4 x[2],
-                                                          float (&d)[mgl_coded<P>::CHAINS][4]) {
+MGL_DEVICE void mgl_coded_multiply(const mgl_share<P> *s, uint32_t, const uint4 x[2],
+                                   float (&d)[mgl_coded<P>::CHAINS][4]) {
 #pragma unroll
   for (int i = 0; i < 2 * MGL_SHARE_CHUNKS; i++) {  // halves in turn: their sums are two chains
     const int step = i / 2 % 2, chunk = i % 2 * 2 + i / 4;
@@ -255,11 +248,9 @@ static __device__ __forceinline__ void mgl_coded_multiply(const mgl_share<P> *s,
 
 // Makes the products of a page, and goes on behind it.
 template <bool NORMED, mgl_packing P>
-static __device__ __forceinline__ void mgl_coded_make(const mgl_linear *l,
-                                                      const mgl_coded_columns<NORMED, P> *columns,
-                                                      const mgl_coded_page<P> *page,
-                                                      mgl_coded_place<NORMED, P> *at,
-                                                      mgl_coded_made<P> *made) {
+MGL_DEVICE void mgl_coded_make(const mgl_linear *l, const mgl_coded_columns<NORMED, P> *columns,
+                               const mgl_coded_page<P> *page, mgl_coded_place<NORMED, P> *at,
+                               mgl_coded_made<P> *made) {
   constexpr uint32_t panels = mgl_coded<P>::PANELS;
   static_assert(MGL_CODED_ROUND % panels == 0, "at->x has the columns of all of them");
 #pragma unroll
@@ -293,8 +284,7 @@ static __device__ __forceinline__ void mgl_coded_make(const mgl_linear *l,
 // Sum `sum` of the products with rows g (half 0) or g + 8 of a panel of a page, in the lanes that
 // hold its columns.
 template <mgl_packing P>
-static __device__ __forceinline__ float mgl_coded_sum(const mgl_coded_made<P> *made, int panel,
-                                                      int sum, int half) {
+MGL_DEVICE float mgl_coded_sum(const mgl_coded_made<P> *made, int panel, int sum, int half) {
   if constexpr (mgl_coded<P>::WHOLE) {
     const int *p = made->whole[panel][sum] + 2 * half;
     float value = mgl_whole_sum(p[0], p[1]);
@@ -313,9 +303,8 @@ static __device__ __forceinline__ float mgl_coded_sum(const mgl_coded_made<P> *m
 
 // Adds up the products of a page.
 template <bool NORMED, mgl_packing P>
-static __device__ __forceinline__ void mgl_coded_add(const mgl_worker *w, const mgl_linear *l,
-                                                     const mgl_coded_made<P> *made,
-                                                     mgl_coded_place<NORMED, P> *at) {
+MGL_DEVICE void mgl_coded_add(const mgl_worker *w, const mgl_linear *l,
+                              const mgl_coded_made<P> *made, mgl_coded_place<NORMED, P> *at) {
   constexpr uint32_t panels = mgl_coded<P>::PANELS;
   const uint32_t holder = (w->lane & ~3u) + at->added % MGL_CODED_ROUND;
 #pragma unroll
@@ -344,12 +333,10 @@ static __device__ __forceinline__ void mgl_coded_add(const mgl_worker *w, const 
 // One page further: products of `page`, which then is the next one if there is any; meanwhile
 // `before` is added up.
 template <bool NORMED, mgl_packing P>
-static __device__ __forceinline__ void mgl_coded_step(const mgl_worker *w, const mgl_linear *l,
-                                                      const mgl_coded_columns<NORMED, P> *columns,
-                                                      mgl_coded_page<P> *page, mgl_coded_ring *ring,
-                                                      mgl_coded_place<NORMED, P> *at,
-                                                      mgl_coded_made<P> *now,
-                                                      const mgl_coded_made<P> *before) {
+MGL_DEVICE void mgl_coded_step(const mgl_worker *w, const mgl_linear *l,
+                               const mgl_coded_columns<NORMED, P> *columns, mgl_coded_page<P> *page,
+                               mgl_coded_ring *ring, mgl_coded_place<NORMED, P> *at,
+                               mgl_coded_made<P> *now, const mgl_coded_made<P> *before) {
   // Where sums are of 32 columns, there are no registers for them and the next page.
   constexpr bool waits = MGL_SHARE_SUMS <= 2;
   mgl_coded_make<NORMED, P>(l, columns, page, at, now);
@@ -370,10 +357,9 @@ static __device__ __forceinline__ void mgl_coded_step(const mgl_worker *w, const
 
 // This warp's part of a batch; *page is the first one.
 template <bool NORMED, mgl_packing P>
-static __device__ __forceinline__ void mgl_coded_batch(const mgl_worker *w, const mgl_linear *l,
-                                                       const mgl_coded_columns<NORMED, P> *columns,
-                                                       float *partial, mgl_coded_page<P> *page,
-                                                       mgl_coded_ring *ring) {
+MGL_DEVICE void mgl_coded_batch(const mgl_worker *w, const mgl_linear *l,
+                                const mgl_coded_columns<NORMED, P> *columns, float *partial,
+                                mgl_coded_page<P> *page, mgl_coded_ring *ring) {
   mgl_coded_place<NORMED, P> at = {};
   at.to = partial + w->warp * MGL_ONE_WARP_FLOATS;
   mgl_coded_begin_round<NORMED, P>(columns, &at);
@@ -409,7 +395,7 @@ static __device__ __forceinline__ void mgl_coded_batch(const mgl_worker *w, cons
 // --- the task ------------------------------------------------------------------------------------
 
 template <bool NORMED, mgl_packing P>
-static __device__ __forceinline__ void mgl_task_linear_coded(mgl_worker *w) {
+MGL_DEVICE void mgl_task_linear_coded(mgl_worker *w) {
   const mgl_slot *slot = mgl_task_slot(w);
   mgl_linear l;
   mgl_linear_init(w, slot, slot->rows, true, &l);
@@ -428,9 +414,7 @@ static __device__ __forceinline__ void mgl_task_linear_coded(mgl_worker *w) {
   mgl_one_output output;
   mgl_one_batch_of(&l, begin, end);
   mgl_one_aim(w, &l, &output);
-  l.page_at = mgl_shared_address(w->pages);
-  l.share = mgl_find_share<P>(w, &slot->op);
-  l.panel_bytes = mgl_op_panel_bytes(&slot->op);
+  mgl_linear_find_share<P>(w, slot, &l);
   l.pages = mgl_kept(l.pages);
   mgl_coded_ring ring = {w->page, w->page_parity, 0, 0, 0, 0, false};
   ring.left =

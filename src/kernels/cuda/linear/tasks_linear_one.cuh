@@ -43,7 +43,7 @@ static_assert(2 * MGL_ONE_BATCH_FLOATS * 4 <= MGL_ONE_SUMS_AT, "two batches' par
 // Element of x with which group t of piece `piece` of this warp begins. Of codes a warp has four
 // pieces of a panel.
 template <mgl_packing P>
-static __device__ __forceinline__ uint32_t mgl_one_element(const mgl_worker *w, uint32_t piece) {
+MGL_DEVICE uint32_t mgl_one_element(const mgl_worker *w, uint32_t piece) {
   if (P != MGL_PACKING_BF16) {
     return piece / MGL_SHARE_CHUNKS * MGL_PANEL_K + w->warp * MGL_SHARE_K +
            piece % MGL_SHARE_CHUNKS * MGL_CHUNK_K + w->lane % 4 * 8;
@@ -55,7 +55,7 @@ static __device__ __forceinline__ uint32_t mgl_one_element(const mgl_worker *w, 
 // The piece of x that this lane has in a round. Of codes, a column is half a share: two pieces that
 // follow each other, in two rounds.
 template <mgl_packing P>
-static __device__ __forceinline__ uint32_t mgl_one_piece(const mgl_worker *w, uint32_t round) {
+MGL_DEVICE uint32_t mgl_one_piece(const mgl_worker *w, uint32_t round) {
   return P == MGL_PACKING_BF16 ? round * MGL_ONE_PIECES + w->lane / 4
                                : (round / 2 * MGL_ONE_PIECES + w->lane / 4) * 2 + round % 2;
 }
@@ -69,9 +69,8 @@ struct mgl_one_x {
 
 // Asks for the groups of rounds [0, rounds).
 template <bool NORMED, mgl_packing P>
-static __device__ __forceinline__ void mgl_one_ask(const mgl_worker *w, const mgl_linear *l,
-                                                   const uint8_t *x, uint32_t rounds,
-                                                   mgl_one_x<NORMED> *out) {
+MGL_DEVICE void mgl_one_ask(const mgl_worker *w, const mgl_linear *l, const uint8_t *x,
+                            uint32_t rounds, mgl_one_x<NORMED> *out) {
   constexpr uint32_t bytes = NORMED ? sizeof(float) : sizeof(uint16_t);
 #pragma unroll
   for (uint32_t round = 0; round < mgl_one_x<NORMED>::ROUNDS; round++) {
@@ -88,7 +87,7 @@ static __device__ __forceinline__ void mgl_one_ask(const mgl_worker *w, const mg
 
 // (The open word is the largest of all. One comparison at the end: branches cost more than loads.)
 template <bool NORMED>
-static __device__ __forceinline__ bool mgl_one_is_open(const mgl_one_x<NORMED> *x) {
+MGL_DEVICE bool mgl_one_is_open(const mgl_one_x<NORMED> *x) {
   uint32_t largest = 0;
 #pragma unroll
   for (uint32_t round = 0; round < mgl_one_x<NORMED>::ROUNDS; round++) {
@@ -103,12 +102,12 @@ static __device__ __forceinline__ bool mgl_one_is_open(const mgl_one_x<NORMED> *
 
 // True if so long an x is polled as a whole; else only its first round is, as long as that is not
 // there, since a long x asked for by all SMs again and again fills the L2's queues.
-static __device__ __forceinline__ bool mgl_one_polls_all(const mgl_linear *l) {
+MGL_DEVICE bool mgl_one_polls_all(const mgl_linear *l) {
   return !l->carried || 2 * l->pages <= MGL_ONE_POLL_ROUNDS * MGL_ONE_PIECES;
 }
 
 template <mgl_packing P>
-static __device__ __forceinline__ uint32_t mgl_one_rounds(const mgl_linear *l) {
+MGL_DEVICE uint32_t mgl_one_rounds(const mgl_linear *l) {
   return P == MGL_PACKING_BF16 ? (2 * l->pages + MGL_ONE_PIECES - 1) / MGL_ONE_PIECES
                                : (l->pages + MGL_ONE_PIECES - 1) / MGL_ONE_PIECES * 2;
 }
@@ -116,8 +115,7 @@ static __device__ __forceinline__ uint32_t mgl_one_rounds(const mgl_linear *l) {
 // All of this warp's share: asks again until it is there. Where x does not carry its readiness it
 // is there now, and was not asked for before.
 template <bool NORMED, mgl_packing P>
-static __device__ __forceinline__ void mgl_one_await(const mgl_worker *w, const mgl_linear *l,
-                                                     mgl_one_x<NORMED> *out) {
+MGL_DEVICE void mgl_one_await(const mgl_worker *w, const mgl_linear *l, mgl_one_x<NORMED> *out) {
   bool all = mgl_one_polls_all(l);
   bool open = l->carried && __any_sync(0xffffffffu, mgl_one_is_open<NORMED>(out)) != 0;
   bool asks = open || !all || !l->carried;
@@ -135,8 +133,7 @@ struct mgl_one_norm {
 };
 
 template <mgl_packing P>
-static __device__ __forceinline__ void mgl_one_load_norm(const mgl_worker *w, const mgl_linear *l,
-                                                         mgl_one_norm *norm) {
+MGL_DEVICE void mgl_one_load_norm(const mgl_worker *w, const mgl_linear *l, mgl_one_norm *norm) {
 #pragma unroll
   for (uint32_t round = 0; round < MGL_ONE_NORMED_ROUNDS; round++) {
     uint32_t piece = mgl_one_piece<P>(w, round);
@@ -164,11 +161,9 @@ struct mgl_one_squares {
 
 // Norms and rounds x.
 template <bool NORMED, mgl_packing P>
-static __device__ __forceinline__ void mgl_one_round(const mgl_linear *l,
-                                                     const mgl_one_x<NORMED> *x,
-                                                     const mgl_one_norm *norm,
-                                                     mgl_one_columns<NORMED> *columns,
-                                                     mgl_one_squares<NORMED> *squares) {
+MGL_DEVICE void mgl_one_round(const mgl_linear *l, const mgl_one_x<NORMED> *x,
+                              const mgl_one_norm *norm, mgl_one_columns<NORMED> *columns,
+                              mgl_one_squares<NORMED> *squares) {
 #pragma unroll
   for (uint32_t round = 0; round < mgl_one_x<NORMED>::ROUNDS; round++) {
     columns->v[round] = x->v[round][0];
@@ -185,8 +180,8 @@ static __device__ __forceinline__ void mgl_one_round(const mgl_linear *l,
 // This warp's sum of squares, added up as the general shape does: of the groups t of all pieces in
 // their order, then over t. Nobody needs it before the products are made.
 template <bool NORMED, mgl_packing P, int SUMS_AT = MGL_ONE_SUMS_AT>
-static __device__ __forceinline__ void mgl_one_share_squares(
-    const mgl_worker *w, const mgl_linear *l, const mgl_one_squares<NORMED> *squares) {
+MGL_DEVICE void mgl_one_share_squares(const mgl_worker *w, const mgl_linear *l,
+                                      const mgl_one_squares<NORMED> *squares) {
   if (!NORMED) {
     return;
   }
@@ -237,25 +232,16 @@ struct mgl_one_ring {
 enum { MGL_ONE_FREE = (int)(offsetof(mgl_block, page_free) - offsetof(mgl_block, page_full)) };
 
 // The address of a page's mbarrier in page_full; that in page_free is MGL_ONE_FREE behind it.
-static __device__ __forceinline__ uint32_t mgl_one_barrier(const mgl_worker *w, uint32_t page) {
+MGL_DEVICE uint32_t mgl_one_barrier(const mgl_worker *w, uint32_t page) {
   return mgl_shared_address(w->scratch) - MGL_CUDA_BLOCK_BYTES +
          (uint32_t)offsetof(mgl_block, page_full) + page * (uint32_t)sizeof(uint64_t);
-}
-
-static __device__ __forceinline__ void mgl_one_read(const mgl_linear *l, uint32_t page,
-                                                    mgl_one_page<MGL_PACKING_BF16> *out) {
-#pragma unroll
-  for (int step = 0; step < MGL_LINEAR_STEPS; step++) {
-    out->v[step] = mgl_load_shared(l->page_at + page * MGL_PAGE_BYTES + step * 512);
-  }
 }
 
 // The task's first pages, into registers, as soon as they are there and the task may run (of fewer
 // pages than MGL_ONE_AHEAD the last ones are whatever lies in the ring). Each lane waits for one
 // mbarrier, and each lane releases one page. False: the run has stopped before.
-static __device__ __forceinline__ bool mgl_one_load_first(const mgl_worker *w, const mgl_linear *l,
-                                                          mgl_one_ring *ring,
-                                                          mgl_one_page<MGL_PACKING_BF16> *pages) {
+MGL_DEVICE bool mgl_one_load_first(const mgl_worker *w, const mgl_linear *l, mgl_one_ring *ring,
+                                   mgl_one_page<MGL_PACKING_BF16> *pages) {
   const uint32_t go = mgl_shared_address(&w->block->go[w->slot]);
   const bool mine = w->lane < MGL_ONE_AHEAD && w->lane < ring->left;
   uint32_t page = ring->page + w->lane;
@@ -276,7 +262,7 @@ static __device__ __forceinline__ bool mgl_one_load_first(const mgl_worker *w, c
 #pragma unroll
   for (uint32_t i = 0; i < MGL_ONE_AHEAD; i++) {
     uint32_t at = ring->page + i;
-    mgl_one_read(l, at >= w->page_count ? at - w->page_count : at, &pages[i]);
+    mgl_linear_read(l, at >= w->page_count ? at - w->page_count : at, pages[i].v);
   }
 #pragma unroll
   for (uint32_t i = 0; i < MGL_ONE_AHEAD; i++) {
@@ -295,17 +281,16 @@ static __device__ __forceinline__ bool mgl_one_load_first(const mgl_worker *w, c
 }
 
 // The next two pages, into registers.
-static __device__ __forceinline__ void mgl_one_load_pair(const mgl_worker *w, const mgl_linear *l,
-                                                         mgl_one_ring *ring,
-                                                         mgl_one_page<MGL_PACKING_BF16> *pages) {
+MGL_DEVICE void mgl_one_load_pair(const mgl_worker *w, const mgl_linear *l, mgl_one_ring *ring,
+                                  mgl_one_page<MGL_PACKING_BF16> *pages) {
   const uint32_t first = ring->page;
   const uint32_t second = first + 1 == w->page_count ? 0 : first + 1;
   const uint32_t parity = ring->parity ^ (second == 0 ? 1 : 0);
   const uint32_t full[2] = {mgl_one_barrier(w, first), mgl_one_barrier(w, second)};
   mgl_page_wait_at(w, full[0], ring->parity);
-  mgl_one_read(l, first, &pages[0]);
+  mgl_linear_read(l, first, pages[0].v);
   mgl_page_wait_at(w, full[1], parity);
-  mgl_one_read(l, second, &pages[1]);
+  mgl_linear_read(l, second, pages[1].v);
   ring->page = second + 1 == w->page_count ? 0 : second + 1;
   ring->parity = parity ^ (ring->page == 0 ? 1 : 0);
   ring->left -= 2;
@@ -325,9 +310,8 @@ struct mgl_one_sums {
 };
 
 // A page's products, of which nobody waits for another; x: the columns of its round.
-static __device__ __forceinline__ void mgl_one_multiply(const mgl_one_page<MGL_PACKING_BF16> *page,
-                                                        uint4 x,
-                                                        float products[MGL_LINEAR_STEPS][4]) {
+MGL_DEVICE void mgl_one_multiply(const mgl_one_page<MGL_PACKING_BF16> *page, uint4 x,
+                                 float products[MGL_LINEAR_STEPS][4]) {
 #pragma unroll
   for (int step = 0; step < MGL_LINEAR_STEPS; step++) {
     const uint32_t a[4] = {page->v[step].x, page->v[step].y, page->v[step].z, page->v[step].w};
@@ -341,8 +325,8 @@ static __device__ __forceinline__ void mgl_one_multiply(const mgl_one_page<MGL_P
 
 // The sums of the page whose pieces begin with `piece`. Only the lane that holds their columns has
 // them, and gives them to the others.
-static __device__ __forceinline__ mgl_one_sums
-mgl_one_gather(const mgl_worker *w, const float products[MGL_LINEAR_STEPS][4], uint32_t piece) {
+MGL_DEVICE mgl_one_sums mgl_one_gather(const mgl_worker *w,
+                                       const float products[MGL_LINEAR_STEPS][4], uint32_t piece) {
   const float low = (products[0][0] + products[1][0]) + (products[2][1] + products[3][1]);
   const float high = (products[0][2] + products[1][2]) + (products[2][3] + products[3][3]);
   const int holder = (int)((w->lane & ~3u) + piece % MGL_ONE_PIECES / 2);
@@ -351,8 +335,7 @@ mgl_one_gather(const mgl_worker *w, const float products[MGL_LINEAR_STEPS][4], u
 
 // The columns of a round.
 template <bool NORMED>
-static __device__ __forceinline__ uint4 mgl_one_column(const mgl_one_columns<NORMED> *x,
-                                                       uint32_t round) {
+MGL_DEVICE uint4 mgl_one_column(const mgl_one_columns<NORMED> *x, uint32_t round) {
   uint4 v = x->v[0];
 #pragma unroll
   for (uint32_t i = 1; i < mgl_one_columns<NORMED>::ROUNDS; i++) {
@@ -379,8 +362,7 @@ struct mgl_one_aside {
 };
 
 template <bool NORMED>
-static __device__ __forceinline__ void mgl_one_do_aside(mgl_worker *w, const mgl_linear *l,
-                                                        mgl_one_aside<NORMED> *aside) {
+MGL_DEVICE void mgl_one_do_aside(mgl_worker *w, const mgl_linear *l, mgl_one_aside<NORMED> *aside) {
   if (aside->waits) {
     aside->waits = false;
     if (aside->begins) {
@@ -394,11 +376,10 @@ static __device__ __forceinline__ void mgl_one_do_aside(mgl_worker *w, const mgl
 // waits between the products of both pages, whose sums are added in their order. FIRST: they may be
 // the task's first ones.
 template <bool NORMED, bool FIRST>
-static __device__ __forceinline__ void mgl_one_pair(mgl_worker *w, const mgl_linear *l,
-                                                    const mgl_one_columns<NORMED> *columns,
-                                                    mgl_one_page<MGL_PACKING_BF16> *pages,
-                                                    mgl_one_ring *ring, mgl_one_place *at,
-                                                    mgl_one_aside<NORMED> *aside) {
+MGL_DEVICE void mgl_one_pair(mgl_worker *w, const mgl_linear *l,
+                             const mgl_one_columns<NORMED> *columns,
+                             mgl_one_page<MGL_PACKING_BF16> *pages, mgl_one_ring *ring,
+                             mgl_one_place *at, mgl_one_aside<NORMED> *aside) {
   float even[MGL_LINEAR_STEPS][4], odd[MGL_LINEAR_STEPS][4];
   mgl_one_sums first;
   if (FIRST && !MGL_TARGET_COPIES) {  // there are no registers for both pages' products
@@ -440,9 +421,10 @@ static __device__ __forceinline__ void mgl_one_pair(mgl_worker *w, const mgl_lin
 // A row block has an even number of pages, so a batch that another one follows has a multiple of
 // MGL_ONE_AHEAD.
 template <bool NORMED>
-static __device__ __forceinline__ void mgl_one_batch(
-    mgl_worker *w, const mgl_linear *l, const mgl_one_columns<NORMED> *columns, float *partial,
-    mgl_one_page<MGL_PACKING_BF16> *pages, mgl_one_ring *ring, mgl_one_aside<NORMED> *aside) {
+MGL_DEVICE void mgl_one_batch(mgl_worker *w, const mgl_linear *l,
+                              const mgl_one_columns<NORMED> *columns, float *partial,
+                              mgl_one_page<MGL_PACKING_BF16> *pages, mgl_one_ring *ring,
+                              mgl_one_aside<NORMED> *aside) {
   static_assert(MGL_ONE_AHEAD == 4, "pairs below");
   mgl_one_place at = {0, columns->v[0], {0, 0}, partial + w->warp * MGL_ONE_WARP_FLOATS};
 #pragma unroll 1
@@ -471,8 +453,7 @@ struct mgl_one_output {
   uint8_t *at, *open;  // where it is written, and where its other copy becomes open (NULL: nowhere)
 };
 
-static __device__ __forceinline__ void mgl_one_aim(const mgl_worker *w, const mgl_linear *l,
-                                                   mgl_one_output *o) {
+MGL_DEVICE void mgl_one_aim(const mgl_worker *w, const mgl_linear *l, mgl_one_output *o) {
   const mgl_slot *slot = mgl_task_slot(w);
   uint32_t block = w->thread / MGL_CUDA_BLOCK_ROWS;
   uint32_t row = w->thread % MGL_CUDA_BLOCK_ROWS;
@@ -495,28 +476,17 @@ static __device__ __forceinline__ void mgl_one_aim(const mgl_worker *w, const mg
   }
 }
 
-static __device__ __forceinline__ void mgl_one_write(const mgl_one_output *o, uint32_t word) {
+MGL_DEVICE void mgl_one_write(const mgl_one_output *o, uint32_t word) {
   mgl_store_l2_word(o->at, mgl_is_open(word) ? 0x7fffffffu : word);  // a NaN, but not that one
   if (o->open != nullptr) {
     mgl_store_l2_word(o->open, MGL_CUDA_OPEN);
   }
 }
 
-// The warps' sums in their order; `at`: warp 0's.
-static __device__ __forceinline__ float mgl_one_total(const float *at) {
-  float total = 0;
-#pragma unroll
-  for (uint32_t warp = 0; warp < MGL_CUDA_CONSUMER_WARPS; warp++) {
-    total += at[warp * MGL_ONE_WARP_FLOATS];
-  }
-  return total;
-}
-
 // Finishes and writes an output, whose sum is `total`. All lanes of a warp call it.
 template <bool NORMED, int SUMS_AT>
-static __device__ __forceinline__ void mgl_one_put(const mgl_worker *w, const mgl_linear *l,
-                                                   const mgl_one_output *o, float total,
-                                                   uint64_t *best) {
+MGL_DEVICE void mgl_one_put(const mgl_worker *w, const mgl_linear *l, const mgl_one_output *o,
+                            float total, uint64_t *best) {
   bool mute = mgl_task_is_mute(w);
   float value = total * (NORMED ? mgl_linear_factor<SUMS_AT>(w, l, 0) : 1);
   if (l->kind == MGL_OP_GATE_UP) {
@@ -548,16 +518,15 @@ static __device__ __forceinline__ void mgl_one_put(const mgl_worker *w, const mg
 }
 
 template <bool NORMED>
-static __device__ __forceinline__ void mgl_one_finish(const mgl_worker *w, const mgl_linear *l,
-                                                      const mgl_one_output *o, const float *partial,
-                                                      uint64_t *best) {
-  mgl_one_put<NORMED, MGL_ONE_SUMS_AT>(w, l, o, mgl_one_total(partial + w->thread), best);
+MGL_DEVICE void mgl_one_finish(const mgl_worker *w, const mgl_linear *l, const mgl_one_output *o,
+                               const float *partial, uint64_t *best) {
+  mgl_one_put<NORMED, MGL_ONE_SUMS_AT>(
+      w, l, o, mgl_sum_of_warps<MGL_ONE_WARP_FLOATS>(partial + w->thread), best);
 }
 
 // The largest logit, over all tasks; best: of this thread's outputs.
 template <uint32_t OUTPUTS = MGL_ONE_OUTPUTS>
-static __device__ __forceinline__ void mgl_one_share_best(const mgl_worker *w, const mgl_linear *l,
-                                                          uint64_t best) {
+MGL_DEVICE void mgl_one_share_best(const mgl_worker *w, const mgl_linear *l, uint64_t best) {
   if (MGL_RANKS == 1 && l->kind == MGL_OP_LOGITS && l->rows > 0 && w->thread < OUTPUTS) {
     best = mgl_warp_max(best);
     if (w->lane == 0) {
@@ -567,8 +536,7 @@ static __device__ __forceinline__ void mgl_one_share_best(const mgl_worker *w, c
 }
 
 // The batch that begins with row block `block`.
-static __device__ __forceinline__ void mgl_one_batch_of(mgl_linear *l, uint32_t block,
-                                                        uint32_t end) {
+MGL_DEVICE void mgl_one_batch_of(mgl_linear *l, uint32_t block, uint32_t end) {
   l->block = block;
   l->blocks = end - block < MGL_ONE_BLOCKS ? end - block : MGL_ONE_BLOCKS;
 }
@@ -576,7 +544,7 @@ static __device__ __forceinline__ void mgl_one_batch_of(mgl_linear *l, uint32_t 
 // --- the task ------------------------------------------------------------------------------------
 
 template <bool NORMED, mgl_packing P>
-static __device__ __forceinline__ void mgl_task_linear_one(mgl_worker *w) {
+MGL_DEVICE void mgl_task_linear_one(mgl_worker *w) {
   const mgl_slot *slot = mgl_task_slot(w);
   mgl_linear l;
   mgl_linear_init(w, slot, slot->rows, true, &l);  // (docs/log/237)

@@ -50,8 +50,7 @@ struct mgl_paged_places {
 };
 
 template <mgl_packing P>
-static __device__ __forceinline__ mgl_paged_places mgl_paged_find(const mgl_worker *w,
-                                                                  uint32_t panels) {
+MGL_DEVICE mgl_paged_places mgl_paged_find(const mgl_worker *w, uint32_t panels) {
   constexpr uint32_t numbers = MGL_CUDA_CONSUMER_WARPS * 4;
   mgl_paged_places at;
   at.x = mgl_shared_address(w->scratch);
@@ -68,17 +67,11 @@ static_assert(MGL_ONE_MAX_K / MGL_PANEL_K *
                   MGL_PAGED_SQUARES_AT,
               "at least one row block");
 
-static __device__ __forceinline__ void mgl_store_shared_quad(uint32_t address, uint4 v) {
-  asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z),
-               "r"(v.w)
-               : "memory");
-}
-
-static __device__ __forceinline__ void mgl_store_shared_float(uint32_t address, float v) {
+MGL_DEVICE void mgl_store_shared_float(uint32_t address, float v) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
 }
 
-static __device__ __forceinline__ float mgl_load_shared_float(uint32_t address) {
+MGL_DEVICE float mgl_load_shared_float(uint32_t address) {
   return __uint_as_float(mgl_load_shared_word(address));
 }
 
@@ -86,14 +79,13 @@ static __device__ __forceinline__ float mgl_load_shared_float(uint32_t address) 
 
 // Where 16 bytes of x lie: those of lanes 4 i + t, of a chunk of a share of a panel. Neighbouring
 // shares, which are read at once, begin in different banks.
-static __device__ __forceinline__ uint32_t mgl_paged_x_place(uint32_t panel, uint32_t share,
-                                                             uint32_t chunk, uint32_t t) {
+MGL_DEVICE uint32_t mgl_paged_x_place(uint32_t panel, uint32_t share, uint32_t chunk, uint32_t t) {
   return panel * MGL_PAGED_X_BYTES + share * MGL_PAGED_SHARE_BYTES +
          (chunk + share) % MGL_SHARE_CHUNKS * MGL_PAGED_CHUNK_BYTES + t * 16;
 }
 
 // The sum of a share's whole numbers, of which a lane has two chunks; for all of its lanes.
-static __device__ __forceinline__ float mgl_paged_sum_x(uint4 a, uint4 b) {
+MGL_DEVICE float mgl_paged_sum_x(uint4 a, uint4 b) {
   int sum = mgl_sum_pieces(a.z, a.w, mgl_sum_pieces(a.x, a.y, 0) * 256);
   sum += mgl_sum_pieces(b.z, b.w, mgl_sum_pieces(b.x, b.y, 0) * 256);
 #pragma unroll
@@ -106,9 +98,8 @@ static __device__ __forceinline__ float mgl_paged_sum_x(uint4 a, uint4 b) {
 // This warp's share of x as operands: lane 4 g + t has groups t of half g % 2 of the share of a
 // panel, in each round of the next one of four.
 template <bool NORMED, mgl_packing P>
-static __device__ __forceinline__ void mgl_paged_stage_x(const mgl_worker *w, const mgl_linear *l,
-                                                         const mgl_one_columns<NORMED> *x,
-                                                         const mgl_paged_places *at) {
+MGL_DEVICE void mgl_paged_stage_x(const mgl_worker *w, const mgl_linear *l,
+                                  const mgl_one_columns<NORMED> *x, const mgl_paged_places *at) {
   const uint32_t panels = mgl_coded_panels(l), chunk = w->lane / 4 % 2 * 2;
 #pragma unroll
   for (uint32_t round = 0; round < mgl_one_x<NORMED>::ROUNDS / 2; round++) {
@@ -145,7 +136,7 @@ static __device__ __forceinline__ void mgl_paged_stage_x(const mgl_worker *w, co
 // A panel's shares by lanes t: number 0 and 1 of each. Of whole numbers a warp has the shares of
 // one number, of f16 those of half of the lanes.
 template <mgl_packing P>
-static __device__ __forceinline__ uint32_t mgl_paged_share(uint32_t t, uint32_t i) {
+MGL_DEVICE uint32_t mgl_paged_share(uint32_t t, uint32_t i) {
   return mgl_coded<P>::WHOLE ? 4 * i + t : 2 * t + i;
 }
 
@@ -160,13 +151,12 @@ struct mgl_paged_made {
 
 // The i-th share of a lane; part: which half of the panel's shares this warp has.
 template <mgl_packing P>
-static __device__ __forceinline__ uint32_t mgl_paged_own(uint32_t t, uint32_t i, uint32_t part) {
+MGL_DEVICE uint32_t mgl_paged_own(uint32_t t, uint32_t i, uint32_t part) {
   return mgl_paged_share<P>(t, mgl_coded<P>::WHOLE ? part : i);
 }
 
 template <mgl_packing P>
-static __device__ __forceinline__ void mgl_paged_read_codes(uint32_t from, uint32_t share,
-                                                            mgl_share<P> *out) {
+MGL_DEVICE void mgl_paged_read_codes(uint32_t from, uint32_t share, mgl_share<P> *out) {
 #pragma unroll
   for (int i = 0; i < mgl_coded<P>::SHARE_QUADS; i++) {
     out->v[i] = mgl_load_shared(from + (share * mgl_coded<P>::SHARE_QUADS + i) * 512);
@@ -176,9 +166,8 @@ static __device__ __forceinline__ void mgl_paged_read_codes(uint32_t from, uint3
 // The products of a panel of f16, in mgl_coded_multiply's order. from: this lane's codes; x: its
 // column's operands.
 template <mgl_packing P>
-static __device__ __forceinline__ void mgl_paged_multiply_f16(uint32_t from, uint32_t x,
-                                                              uint32_t lane, uint32_t part,
-                                                              mgl_paged_made<P> *out) {
+MGL_DEVICE void mgl_paged_multiply_f16(uint32_t from, uint32_t x, uint32_t lane, uint32_t part,
+                                       mgl_paged_made<P> *out) {
   const uint32_t t = lane % 4, first = part * MGL_PAGED_SHARES;
   mgl_linear_group<1> columns;
 #pragma unroll
@@ -206,10 +195,8 @@ static __device__ __forceinline__ void mgl_paged_multiply_f16(uint32_t from, uin
 
 // Likewise of whole numbers.
 template <mgl_packing P>
-static __device__ __forceinline__ void mgl_paged_multiply_whole(uint32_t from, uint32_t x,
-                                                                uint32_t lane, uint32_t part,
-                                                                uint32_t signs,
-                                                                mgl_paged_made<P> *out) {
+MGL_DEVICE void mgl_paged_multiply_whole(uint32_t from, uint32_t x, uint32_t lane, uint32_t part,
+                                         uint32_t signs, mgl_paged_made<P> *out) {
   const uint32_t t = lane % 4, first = part * MGL_PAGED_SHARES;
   uint2 words[MGL_SHARE_CHUNKS];
 #pragma unroll
@@ -242,9 +229,8 @@ struct mgl_paged_scales {
 };
 
 template <mgl_packing P>
-static __device__ __forceinline__ void mgl_paged_read_scales(uint32_t panel, uint32_t group_shift,
-                                                             uint32_t lane, uint32_t part,
-                                                             mgl_paged_scales<P> *out) {
+MGL_DEVICE void mgl_paged_read_scales(uint32_t panel, uint32_t group_shift, uint32_t lane,
+                                      uint32_t part, mgl_paged_scales<P> *out) {
   const uint32_t scales = panel + mgl_coded<P>::CODES_BYTES + lane / 4 * 8;
 #pragma unroll
   for (uint32_t i = 0; i < mgl_paged_made<P>::SHARES; i++) {
@@ -259,8 +245,7 @@ static __device__ __forceinline__ void mgl_paged_read_scales(uint32_t panel, uin
 
 // 0 once these loads have arrived; those of codes have when their products were made.
 template <mgl_packing P>
-static __device__ __forceinline__ uint32_t mgl_paged_arrived(const mgl_paged_scales<P> *scales,
-                                                             uint32_t zero) {
+MGL_DEVICE uint32_t mgl_paged_arrived(const mgl_paged_scales<P> *scales, uint32_t zero) {
   uint32_t bits = 0;
 #pragma unroll
   for (int i = 0; i < mgl_paged_made<P>::SHARES; i++) {
@@ -274,15 +259,15 @@ static __device__ __forceinline__ uint32_t mgl_paged_arrived(const mgl_paged_sca
 
 // Where a lane's parts lie among a panel's: of row g + 8 u 8 bytes behind 8 u. (Those that threads
 // of neighbouring rows read at once lie in different banks.)
-static __device__ __forceinline__ uint32_t mgl_paged_part_place(uint32_t g, uint32_t t) {
+MGL_DEVICE uint32_t mgl_paged_part_place(uint32_t g, uint32_t t) {
   return (g * 4 + (t ^ g / 2)) * 16;
 }
 
 // The parts of one panel: of each share and row, the sum of products times its scale.
 template <mgl_packing P>
-static __device__ __forceinline__ void mgl_paged_add_up(
-    const mgl_worker *w, const mgl_paged_places *at, uint32_t number, uint32_t part,
-    const mgl_paged_made<P> *made, const mgl_paged_scales<P> *scales, uint32_t to) {
+MGL_DEVICE void mgl_paged_add_up(const mgl_worker *w, const mgl_paged_places *at, uint32_t number,
+                                 uint32_t part, const mgl_paged_made<P> *made,
+                                 const mgl_paged_scales<P> *scales, uint32_t to) {
   constexpr uint32_t own = mgl_paged_made<P>::SHARES;
   const uint32_t t = w->lane % 4;
   float parts[own][2];
@@ -329,8 +314,7 @@ struct mgl_paged_walk {
 };
 
 template <mgl_packing P>
-static __device__ __forceinline__ mgl_paged_walk mgl_paged_plan(const mgl_worker *w,
-                                                                uint32_t panels) {
+MGL_DEVICE mgl_paged_walk mgl_paged_plan(const mgl_worker *w, uint32_t panels) {
   constexpr uint32_t most = mgl_coded<P>::PANELS;
   mgl_paged_walk walk;
   walk.of_block = (panels + (most - 1)) / most;
@@ -345,10 +329,8 @@ static __device__ __forceinline__ mgl_paged_walk mgl_paged_plan(const mgl_worker
 
 // This warp's pages of a batch.
 template <mgl_packing P>
-static __device__ __forceinline__ void mgl_paged_batch(mgl_worker *w, const mgl_linear *l,
-                                                       const mgl_paged_places *at,
-                                                       const mgl_paged_walk *walk,
-                                                       uint32_t group_shift) {
+MGL_DEVICE void mgl_paged_batch(mgl_worker *w, const mgl_linear *l, const mgl_paged_places *at,
+                                const mgl_paged_walk *walk, uint32_t group_shift) {
   constexpr uint32_t step = MGL_PAGED_AT_ONCE, most = mgl_coded<P>::PANELS;
   const uint32_t panels = mgl_coded_panels(l);
   const uint32_t count = l->blocks * walk->of_block;
@@ -402,8 +384,8 @@ static __device__ __forceinline__ void mgl_paged_batch(mgl_worker *w, const mgl_
 
 // The sum of this thread's output: shares in their order, each over the panels.
 template <mgl_packing P>
-static __device__ __forceinline__ float mgl_paged_total(const mgl_worker *w, const mgl_linear *l,
-                                                        const mgl_paged_places *at) {
+MGL_DEVICE float mgl_paged_total(const mgl_worker *w, const mgl_linear *l,
+                                 const mgl_paged_places *at) {
   const uint32_t panels = mgl_coded_panels(l);
   const uint32_t block = w->thread / MGL_CUDA_BLOCK_ROWS, row = w->thread % MGL_CUDA_BLOCK_ROWS;
   if (block >= l->blocks) {
@@ -431,7 +413,7 @@ static __device__ __forceinline__ float mgl_paged_total(const mgl_worker *w, con
 // --- the task ------------------------------------------------------------------------------------
 
 template <bool NORMED, mgl_packing P>
-static __device__ __forceinline__ void mgl_task_linear_paged(mgl_worker *w) {
+MGL_DEVICE void mgl_task_linear_paged(mgl_worker *w) {
   const mgl_slot *slot = mgl_task_slot(w);
   mgl_linear l;
   mgl_linear_init(w, slot, slot->rows, true, &l);
@@ -494,7 +476,7 @@ static __device__ __forceinline__ void mgl_task_linear_paged(mgl_worker *w) {
 // Where pages do not come by bulk copies, a block may have fewer of them than are read at once; and
 // where a share has several sums, its part of a row is none that could be added up later.
 template <bool NORMED, mgl_packing P>
-static __device__ __forceinline__ void mgl_task_linear_of_one(mgl_worker *w) {
+MGL_DEVICE void mgl_task_linear_of_one(mgl_worker *w) {
   if constexpr (MGL_TARGET_COPIES && MGL_SHARE_SUMS == 1) {
     mgl_task_linear_paged<NORMED, P>(w);
   } else {

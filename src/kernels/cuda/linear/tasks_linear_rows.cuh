@@ -58,8 +58,8 @@ struct mgl_rows_places {
 };
 
 template <mgl_packing P, int TILES>
-static __device__ __forceinline__ void mgl_rows_find(const mgl_worker *w, const mgl_linear *l,
-                                                     mgl_rows_places<TILES> *rows) {
+MGL_DEVICE void mgl_rows_find(const mgl_worker *w, const mgl_linear *l,
+                              mgl_rows_places<TILES> *rows) {
   const uint32_t first = mgl_rows_first<P>(w, 0);
   rows->left = first < l->k ? l->k - first : 0;
 #pragma unroll
@@ -80,17 +80,15 @@ struct mgl_rows_raw {
 // Whether a row has that piece of the group from page first_page on: panels are longer than rows
 // may be.
 template <mgl_packing P, int TILES>
-static __device__ __forceinline__ bool mgl_rows_has(const mgl_rows_places<TILES> *rows,
-                                                    uint32_t first_page, int piece) {
+MGL_DEVICE bool mgl_rows_has(const mgl_rows_places<TILES> *rows, uint32_t first_page, int piece) {
   return P == MGL_PACKING_BF16 ||
          first_page * MGL_CUDA_PAGE_K + mgl_rows_element<P>(piece) < rows->left;
 }
 
 // Before it is asked for: open where there is a row, else zeros.
 template <int TILES, bool NORMED, int PIECES, mgl_packing P>
-static __device__ __forceinline__ void mgl_rows_clear(const mgl_rows_places<TILES> *rows,
-                                                      uint32_t first_page, int begin,
-                                                      mgl_rows_raw<TILES, NORMED, PIECES, P> *raw) {
+MGL_DEVICE void mgl_rows_clear(const mgl_rows_places<TILES> *rows, uint32_t first_page, int begin,
+                               mgl_rows_raw<TILES, NORMED, PIECES, P> *raw) {
   constexpr int quads = mgl_rows_raw<TILES, NORMED, PIECES, P>::QUADS;
 #pragma unroll
   for (int tile = 0; tile < TILES; tile++) {
@@ -107,9 +105,8 @@ static __device__ __forceinline__ void mgl_rows_clear(const mgl_rows_places<TILE
 // page first_page on. (One condition for all: with one for each, the compiler loads them one behind
 // the other.)
 template <int TILES, bool NORMED, int PIECES, mgl_packing P>
-static __device__ __forceinline__ void mgl_rows_ask(const mgl_rows_places<TILES> *rows, bool wanted,
-                                                    uint32_t first_page, int begin, int count,
-                                                    mgl_rows_raw<TILES, NORMED, PIECES, P> *raw) {
+MGL_DEVICE void mgl_rows_ask(const mgl_rows_places<TILES> *rows, bool wanted, uint32_t first_page,
+                             int begin, int count, mgl_rows_raw<TILES, NORMED, PIECES, P> *raw) {
   constexpr uint32_t bytes = NORMED ? sizeof(float) : sizeof(uint16_t);
 #pragma unroll
   for (int tile = 0; tile < TILES; tile++) {
@@ -129,8 +126,7 @@ static __device__ __forceinline__ void mgl_rows_ask(const mgl_rows_places<TILES>
 
 // Says whether one of the first `count` pieces has an open word, which is the largest of all.
 template <int TILES, bool NORMED, int PIECES, mgl_packing P>
-static __device__ __forceinline__ bool mgl_rows_is_open(
-    const mgl_rows_raw<TILES, NORMED, PIECES, P> *raw, int count) {
+MGL_DEVICE bool mgl_rows_is_open(const mgl_rows_raw<TILES, NORMED, PIECES, P> *raw, int count) {
   uint32_t largest = 0;
 #pragma unroll
   for (int tile = 0; tile < TILES; tile++) {
@@ -150,10 +146,9 @@ static __device__ __forceinline__ bool mgl_rows_is_open(
 // only first pieces, as long as these are open, since many rows asked for by all SMs again and
 // again fill the L2's queues. When the run stops it gives up, and the task is mute.
 template <int TILES, bool NORMED, int PIECES, mgl_packing P>
-static __device__ __forceinline__ void mgl_rows_await(const mgl_worker *w, const mgl_linear *l,
-                                                      const mgl_rows_places<TILES> *rows,
-                                                      uint32_t first_page, int begin,
-                                                      mgl_rows_raw<TILES, NORMED, PIECES, P> *raw) {
+MGL_DEVICE void mgl_rows_await(const mgl_worker *w, const mgl_linear *l,
+                               const mgl_rows_places<TILES> *rows, uint32_t first_page, int begin,
+                               mgl_rows_raw<TILES, NORMED, PIECES, P> *raw) {
   while (l->carried) {
     bool open = mgl_rows_is_open(raw, PIECES);
     if (!__any_sync(0xffffffffu, open) || w->block->stop != 0) {
@@ -169,8 +164,7 @@ static __device__ __forceinline__ void mgl_rows_await(const mgl_worker *w, const
 
 // The norm's weights of this warp into the L1: the caches forget them between iterations.
 template <mgl_packing P>
-static __device__ __forceinline__ void mgl_rows_fetch_norm(const mgl_worker *w,
-                                                           const mgl_linear *l) {
+MGL_DEVICE void mgl_rows_fetch_norm(const mgl_worker *w, const mgl_linear *l) {
   const uint32_t pages = (l->pages + (MGL_GROUP_PAGES - 1)) / MGL_GROUP_PAGES * MGL_GROUP_PAGES;
   const uint32_t pieces = (P == MGL_PACKING_BF16 ? l->pages : pages) * MGL_LINEAR_CHUNKS;
   for (uint32_t piece = w->lane / 4; piece < pieces; piece += 8) {
@@ -187,7 +181,7 @@ static __device__ __forceinline__ void mgl_rows_fetch_norm(const mgl_worker *w,
 
 // The norm's weights, whose address is read where it is needed: between, in registers, it would be
 // spilled.
-static __device__ __forceinline__ const float *mgl_rows_norm(const mgl_worker *w) {
+MGL_DEVICE const float *mgl_rows_norm(const mgl_worker *w) {
   uint64_t norm;
   asm volatile("ld.shared.u64 %0, [%1];"
                : "=l"(norm)
@@ -196,10 +190,10 @@ static __device__ __forceinline__ const float *mgl_rows_norm(const mgl_worker *w
 }
 
 template <int TILES, bool NORMED, int PIECES, mgl_packing P>
-static __device__ __forceinline__ void mgl_rows_convert(
-    const mgl_worker *w, const mgl_rows_places<TILES> *rows, uint32_t first_page, int begin,
-    const mgl_rows_raw<TILES, NORMED, PIECES, P> *raw, mgl_linear_group<TILES> *x,
-    float squares[TILES]) {
+MGL_DEVICE void mgl_rows_convert(const mgl_worker *w, const mgl_rows_places<TILES> *rows,
+                                 uint32_t first_page, int begin,
+                                 const mgl_rows_raw<TILES, NORMED, PIECES, P> *raw,
+                                 mgl_linear_group<TILES> *x, float squares[TILES]) {
   const float *weights = NORMED ? mgl_rows_norm(w) : nullptr;
 #pragma unroll
   for (int i = 0; i < PIECES; i++) {
@@ -237,12 +231,12 @@ struct mgl_rows_page<MGL_PACKING_BF16> {
   uint4 v[MGL_LINEAR_STEPS];
 };
 
-static __device__ __forceinline__ uint32_t mgl_rows_second(const mgl_worker *w) {
+MGL_DEVICE uint32_t mgl_rows_second(const mgl_worker *w) {
   return w->page + 1 == w->page_count ? 0 : w->page + 1;
 }
 
 // Until the next two pages of the ring are there: a lane waits for one of them.
-static __device__ __forceinline__ void mgl_rows_await_pages(const mgl_worker *w) {
+MGL_DEVICE void mgl_rows_await_pages(const mgl_worker *w) {
   bool second = w->lane % 2 != 0;
   uint32_t page = second ? mgl_rows_second(w) : w->page;
   uint32_t parity = w->page_parity ^ (second && page == 0 ? 1 : 0);
@@ -259,68 +253,58 @@ static __device__ __forceinline__ void mgl_rows_await_pages(const mgl_worker *w)
   mgl_note_starved(w->block, w->slot, w->thread, from);
 }
 
-static __device__ __forceinline__ void mgl_rows_read(const mgl_linear *l, uint32_t page,
-                                                     mgl_rows_page<MGL_PACKING_BF16> *out) {
-#pragma unroll
-  for (int step = 0; step < MGL_LINEAR_STEPS; step++) {
-    out->v[step] = mgl_load_shared(l->page_at + page * MGL_PAGE_BYTES + step * 512);
-  }
-}
-
 // Awaits two pages, and reads the first one.
-static __device__ __forceinline__ void mgl_rows_begin_pages(
-    const mgl_worker *w, const mgl_linear *l, mgl_rows_page<MGL_PACKING_BF16> *first) {
+MGL_DEVICE void mgl_rows_begin_pages(const mgl_worker *w, const mgl_linear *l,
+                                     mgl_rows_page<MGL_PACKING_BF16> *first) {
   mgl_rows_await_pages(w);
-  mgl_rows_read(l, w->page, first);
+  mgl_linear_read(l, w->page, first->v);
 }
 
 // Where a panel of the page lies.
-static __device__ __forceinline__ uint32_t mgl_rows_panel(const mgl_worker *w, const mgl_linear *l,
-                                                          uint32_t panel) {
+MGL_DEVICE uint32_t mgl_rows_panel(const mgl_worker *w, const mgl_linear *l, uint32_t panel) {
   return l->page_at + w->page * MGL_PAGE_BYTES + panel * l->panel_bytes;
 }
 
 // Awaits a page, and reads its first panel.
 template <mgl_packing P>
-static __device__ __forceinline__ void mgl_rows_begin_pages(const mgl_worker *w,
-                                                            const mgl_linear *l,
-                                                            mgl_rows_page<P> *first) {
+MGL_DEVICE void mgl_rows_begin_pages(const mgl_worker *w, const mgl_linear *l,
+                                     mgl_rows_page<P> *first) {
   mgl_page_wait(w);
   mgl_read_share<P>(&l->share, mgl_rows_panel(w, l, 0), first);
 }
 
+MGL_DEVICE void mgl_rows_next_page(mgl_worker *w) {
+  const uint32_t after = mgl_rows_second(w);
+  w->page_parity ^= after == 0 ? 1 : 0;
+  w->page = after;
+}
+
 // A page whose last panel is in registers.
 template <mgl_packing P>
-static __device__ __forceinline__ void mgl_rows_release_page(mgl_worker *w, const mgl_linear *l,
-                                                             const mgl_rows_page<P> *last) {
+MGL_DEVICE void mgl_rows_release_page(mgl_worker *w, const mgl_linear *l,
+                                      const mgl_rows_page<P> *last) {
   uint32_t released = mgl_shared_address(&w->block->page_free[w->page]);
   released += mgl_share_arrived<P>(last, l->zero);
   __syncwarp();
   if (w->lane == 0) {
     mgl_mbarrier_arrive_at(released);
   }
-  uint32_t after = mgl_rows_second(w);
-  w->page_parity ^= after == 0 ? 1 : 0;
-  w->page = after;
+  mgl_rows_next_page(w);
 }
 
 // Two pages that are in registers: the loader may fill them again.
-static __device__ __forceinline__ void mgl_rows_release(
-    mgl_worker *w, const mgl_linear *l, const mgl_rows_page<MGL_PACKING_BF16> *first,
-    const mgl_rows_page<MGL_PACKING_BF16> *second) {
-  uint32_t after = mgl_rows_second(w);
-  uint32_t page = w->lane == 0 ? w->page : after;
+MGL_DEVICE void mgl_rows_release(mgl_worker *w, const mgl_linear *l,
+                                 const mgl_rows_page<MGL_PACKING_BF16> *first,
+                                 const mgl_rows_page<MGL_PACKING_BF16> *second) {
+  uint32_t page = w->lane == 0 ? w->page : mgl_rows_second(w);
   uint32_t released = mgl_shared_address(&w->block->page_free[page]);
   released += mgl_loads_arrived(first->v, l->zero) | mgl_loads_arrived(second->v, l->zero);
   __syncwarp();
   if (w->lane < 2) {
     mgl_mbarrier_arrive_at(released);
   }
-  w->page_parity ^= after == 0 ? 1 : 0;
-  w->page = after;
-  after = mgl_rows_second(w);
-  w->page_parity ^= after == 0 ? 1 : 0;
-  w->page = after;
+  mgl_rows_next_page(w);
+  mgl_rows_next_page(w);
 }
 
 // --- products ------------------------------------------------------------------------------------
@@ -329,12 +313,12 @@ static __device__ __forceinline__ void mgl_rows_release(
 // tiles' products for one feature: with one tile, features g and g + 8 of tokens 2t and 2t + 1;
 // with two, feature f of tokens 2t, 2t + 1, 2t + 8 and 2t + 9. Quads of four neighbouring t are
 // permuted, so that lanes with neighbouring features do not meet in a bank when they read theirs.
-static __device__ __forceinline__ uint32_t mgl_rows_quad(uint32_t feature, uint32_t t) {
+MGL_DEVICE uint32_t mgl_rows_quad(uint32_t feature, uint32_t t) {
   return feature * 4 + (t ^ feature / 2 % 4);
 }
 
 template <int TILES>
-static __device__ __forceinline__ uint32_t mgl_rows_place(uint32_t token, uint32_t feature) {
+MGL_DEVICE uint32_t mgl_rows_place(uint32_t token, uint32_t feature) {
   if (TILES == 1) {
     return mgl_rows_quad(feature % 8, token / 2) * 4 + feature / 8 * 2 + token % 2;
   }
@@ -343,7 +327,7 @@ static __device__ __forceinline__ uint32_t mgl_rows_place(uint32_t token, uint32
 
 // Quad i of a lane's sums, one for each tile.
 template <int TILES>
-static __device__ __forceinline__ float4 mgl_rows_pack(const float sums[TILES][4], int i) {
+MGL_DEVICE float4 mgl_rows_pack(const float sums[TILES][4], int i) {
   if (TILES == 1) {
     return make_float4(sums[0][0], sums[0][1], sums[0][2], sums[0][3]);
   }
@@ -352,7 +336,7 @@ static __device__ __forceinline__ float4 mgl_rows_pack(const float sums[TILES][4
 }
 
 template <int TILES>
-static __device__ __forceinline__ void mgl_rows_unpack(uint4 v, int i, float sums[TILES][4]) {
+MGL_DEVICE void mgl_rows_unpack(uint4 v, int i, float sums[TILES][4]) {
   int second = TILES == 1 ? 2 : 2 * i;
   sums[0][TILES == 1 ? 0 : 2 * i] = __uint_as_float(v.x);
   sums[0][TILES == 1 ? 1 : 2 * i + 1] = __uint_as_float(v.y);
@@ -362,10 +346,11 @@ static __device__ __forceinline__ void mgl_rows_unpack(uint4 v, int i, float sum
 
 // A row block of codes times a panel; as mgl_rows_block.
 template <int TILES, mgl_packing P>
-static __device__ __forceinline__ void mgl_rows_panel_of_block(
-    mgl_worker *w, const mgl_linear *l, const mgl_linear_group<TILES> *x,
-    const mgl_rows_scales<TILES, P> *scales, mgl_rows_page<P> *a, bool goes_on, uint32_t block,
-    float sums[TILES][4]) {
+MGL_DEVICE void mgl_rows_panel_of_block(mgl_worker *w, const mgl_linear *l,
+                                        const mgl_linear_group<TILES> *x,
+                                        const mgl_rows_scales<TILES, P> *scales,
+                                        mgl_rows_page<P> *a, bool goes_on, uint32_t block,
+                                        float sums[TILES][4]) {
   constexpr bool WAITS = MGL_SHARE_SUMS == 1;  // there are registers for sums that wait for pages
   const uint32_t panel = block % mgl_coded<P>::PANELS;
   mgl_rows_made<TILES, P> made;
@@ -400,15 +385,13 @@ static __device__ __forceinline__ void mgl_rows_panel_of_block(
 // the first of its pages, or its panel, and then, if `goes_on`, that of what is behind it.
 // block: number of the row block in its batch.
 template <int TILES, mgl_packing P>
-static __device__ __forceinline__ void mgl_rows_block(mgl_worker *w, const mgl_linear *l,
-                                                      const mgl_linear_group<TILES> *x,
-                                                      const mgl_rows_scales<TILES, P> *scales,
-                                                      bool adds, uint32_t at, mgl_rows_page<P> *a,
-                                                      bool goes_on, uint32_t block) {
+MGL_DEVICE void mgl_rows_block(mgl_worker *w, const mgl_linear *l, const mgl_linear_group<TILES> *x,
+                               const mgl_rows_scales<TILES, P> *scales, bool adds, uint32_t at,
+                               mgl_rows_page<P> *a, bool goes_on, uint32_t block) {
   float sums[TILES][4] = {};
   mgl_rows_page<MGL_PACKING_BF16> b;
   if constexpr (P == MGL_PACKING_BF16) {
-    mgl_rows_read(l, mgl_rows_second(w), &b);
+    mgl_linear_read(l, mgl_rows_second(w), b.v);
   }
   if (adds) {
 #pragma unroll
@@ -442,8 +425,7 @@ struct mgl_rows_output {
 };
 
 template <int TILES>
-static __device__ __forceinline__ mgl_rows_output mgl_rows_aim(const mgl_worker *w,
-                                                               const mgl_linear *l) {
+MGL_DEVICE mgl_rows_output mgl_rows_aim(const mgl_worker *w, const mgl_linear *l) {
   using shape = mgl_rows_shape<TILES>;
   mgl_rows_output o;
   o.token = w->thread % shape::BLOCK_FLOATS / MGL_CUDA_BLOCK_ROWS;
@@ -454,9 +436,7 @@ static __device__ __forceinline__ mgl_rows_output mgl_rows_aim(const mgl_worker 
 }
 
 // The column of the output in a row block of the batch; n or more: there is none.
-static __device__ __forceinline__ uint32_t mgl_rows_column(const mgl_linear *l,
-                                                           const mgl_rows_output *o,
-                                                           uint32_t block) {
+MGL_DEVICE uint32_t mgl_rows_column(const mgl_linear *l, const mgl_rows_output *o, uint32_t block) {
   uint32_t columns = mgl_block_columns(l->kind);
   return block < l->blocks && o->feature < columns ? (l->block + block) * columns + o->feature
                                                    : l->op->n;
@@ -465,8 +445,7 @@ static __device__ __forceinline__ uint32_t mgl_rows_column(const mgl_linear *l,
 // Where x is plain, sends the residuals of the batch's first row blocks on their way into scratch,
 // where a normed x has its sums of squares. (In registers they would be spilled.)
 template <int TILES>
-static __device__ __forceinline__ void mgl_rows_fetch_residuals(const mgl_worker *w,
-                                                                const mgl_linear *l) {
+MGL_DEVICE void mgl_rows_fetch_residuals(const mgl_worker *w, const mgl_linear *l) {
   using shape = mgl_rows_shape<TILES>;
   uint32_t block = w->thread / shape::BLOCK_QUADS;
   uint32_t token = l->first_row + w->thread % shape::BLOCK_QUADS / 4;
@@ -484,9 +463,8 @@ static __device__ __forceinline__ void mgl_rows_fetch_residuals(const mgl_worker
 
 // The residual or the bias of an output that is there.
 template <int TILES, bool NORMED>
-static __device__ __forceinline__ float mgl_rows_addend(const mgl_worker *w, const mgl_linear *l,
-                                                        size_t element, uint32_t column,
-                                                        uint32_t block) {
+MGL_DEVICE float mgl_rows_addend(const mgl_worker *w, const mgl_linear *l, size_t element,
+                                 uint32_t column, uint32_t block) {
   using shape = mgl_rows_shape<TILES>;
   if (l->kind == MGL_OP_LINEAR_ADD) {
     float addend = __uint_as_float(MGL_CUDA_OPEN);
@@ -504,11 +482,9 @@ static __device__ __forceinline__ float mgl_rows_addend(const mgl_worker *w, con
 
 // Writes outputs of gate_up, where two neighbouring columns are a word. All lanes of a warp call
 // it; value is that of gate or of up, the sum times the norm's factor.
-static __device__ __forceinline__ void mgl_rows_write_gated(const mgl_worker *w,
-                                                            const mgl_linear *l,
-                                                            const mgl_rows_output *o,
-                                                            uint32_t column, float value,
-                                                            bool mute) {
+MGL_DEVICE void mgl_rows_write_gated(const mgl_worker *w, const mgl_linear *l,
+                                     const mgl_rows_output *o, uint32_t column, float value,
+                                     bool mute) {
   const mgl_slot *slot = mgl_task_slot(w);
   float up = __shfl_down_sync(0xffffffffu, value, MGL_CUDA_HALF_ROWS);
   uint32_t bits = mgl_round_bf16(mgl_silu_mul(value, up));
@@ -529,9 +505,8 @@ static __device__ __forceinline__ void mgl_rows_write_gated(const mgl_worker *w,
 
 // Writes outputs of the linears other than gate_up.
 template <int TILES, bool NORMED>
-static __device__ __forceinline__ void mgl_rows_write(const mgl_worker *w, const mgl_linear *l,
-                                                      const mgl_rows_output *o, uint32_t block,
-                                                      float value, bool mute, uint64_t *best) {
+MGL_DEVICE void mgl_rows_write(const mgl_worker *w, const mgl_linear *l, const mgl_rows_output *o,
+                               uint32_t block, float value, bool mute, uint64_t *best) {
   const mgl_slot *slot = mgl_task_slot(w);
   uint32_t column = mgl_rows_column(l, o, block);
   size_t element = (size_t)o->row * l->op->n + column;
@@ -563,16 +538,13 @@ static __device__ __forceinline__ void mgl_rows_write(const mgl_worker *w, const
 }
 
 // Returns the first row block of the batch, which `rest` row blocks of the task follow.
-static __device__ __forceinline__ uint32_t mgl_rows_first_block(const mgl_worker *w,
-                                                                const mgl_linear *l,
-                                                                uint32_t rest) {
+MGL_DEVICE uint32_t mgl_rows_first_block(const mgl_worker *w, const mgl_linear *l, uint32_t rest) {
   return mgl_task_slot(w)->end - rest - l->blocks;
 }
 
 // Looks up again what is needed before and behind the products, and should take no registers
 // between.
-static __device__ __forceinline__ void mgl_rows_look_again(const mgl_worker *w, uint32_t rest,
-                                                           mgl_linear *l) {
+MGL_DEVICE void mgl_rows_look_again(const mgl_worker *w, uint32_t rest, mgl_linear *l) {
   const mgl_slot *slot = mgl_task_slot(w);
   l->block = mgl_rows_first_block(w, l, rest);
   l->kind = slot->op.kind;
@@ -584,8 +556,7 @@ static __device__ __forceinline__ void mgl_rows_look_again(const mgl_worker *w, 
 
 // Finishes and writes the outputs of a batch. best: of the thread's token, for logits.
 template <int TILES, bool NORMED>
-static __device__ __forceinline__ void mgl_rows_finish(const mgl_worker *w, const mgl_linear *l,
-                                                       uint64_t *best) {
+MGL_DEVICE void mgl_rows_finish(const mgl_worker *w, const mgl_linear *l, uint64_t *best) {
   using shape = mgl_rows_shape<TILES>;
   const mgl_rows_output o = mgl_rows_aim<TILES>(w, l);
   const uint8_t *sums =
@@ -597,11 +568,7 @@ static __device__ __forceinline__ void mgl_rows_finish(const mgl_worker *w, cons
   for (uint32_t i = 0; i < l->blocks; i += shape::ROUND) {
     const float *partial =
         (const float *)(sums + mgl_rows_block_at(TILES, o.first + i, ring_bytes));
-    float total = 0;
-#pragma unroll
-    for (uint32_t warp = 0; warp < MGL_CUDA_CONSUMER_WARPS; warp++) {
-      total += partial[warp * shape::BLOCK_FLOATS];
-    }
+    const float total = mgl_sum_of_warps<shape::BLOCK_FLOATS>(partial);
     if (l->kind == MGL_OP_GATE_UP) {
       mgl_rows_write_gated(w, l, &o, mgl_rows_column(l, &o, o.first + i), total * factor, mute);
     } else {
@@ -612,8 +579,7 @@ static __device__ __forceinline__ void mgl_rows_finish(const mgl_worker *w, cons
 
 // The largest logit of each row, over all tasks; 16 neighbouring lanes have one row.
 template <int TILES>
-static __device__ __forceinline__ void mgl_rows_share_best(const mgl_worker *w, const mgl_linear *l,
-                                                           uint64_t best) {
+MGL_DEVICE void mgl_rows_share_best(const mgl_worker *w, const mgl_linear *l, uint64_t best) {
   if (MGL_RANKS > 1 || l->kind != MGL_OP_LOGITS) {
     return;
   }
@@ -629,17 +595,16 @@ static __device__ __forceinline__ void mgl_rows_share_best(const mgl_worker *w, 
 
 // --- the task ------------------------------------------------------------------------------------
 
-static __device__ __forceinline__ void mgl_rows_set_batch(mgl_linear *l, uint32_t *rest,
-                                                          uint32_t most) {
+MGL_DEVICE void mgl_rows_set_batch(mgl_linear *l, uint32_t *rest, uint32_t most) {
   l->blocks = *rest < most ? *rest : most;
   *rest -= l->blocks;
 }
 
 // Asks the L2 for what is needed before the products begin: the first group of x, and residuals.
 template <int TILES, bool NORMED, mgl_packing P>
-static __device__ __forceinline__ void mgl_rows_ask_first(
-    const mgl_worker *w, const mgl_linear *l, const mgl_rows_places<TILES> *rows,
-    mgl_rows_raw<TILES, NORMED, MGL_ROWS_PIECES, P> *raw) {
+MGL_DEVICE void mgl_rows_ask_first(const mgl_worker *w, const mgl_linear *l,
+                                   const mgl_rows_places<TILES> *rows,
+                                   mgl_rows_raw<TILES, NORMED, MGL_ROWS_PIECES, P> *raw) {
   mgl_rows_ask(rows, true, 0, 0, MGL_ROWS_PIECES, raw);
   if (!NORMED) {
     mgl_rows_fetch_residuals<TILES>(w, l);
@@ -650,10 +615,10 @@ enum { MGL_ROWS_HALF = MGL_ROWS_PIECES / 2 };
 
 // One half of a group, when it is there.
 template <int TILES, mgl_packing P>
-static __device__ __forceinline__ void mgl_rows_take_half(
-    const mgl_worker *w, const mgl_linear *l, const mgl_rows_places<TILES> *rows,
-    uint32_t first_page, int begin, mgl_rows_raw<TILES, true, MGL_ROWS_HALF, P> *raw,
-    mgl_linear_group<TILES> *x, float squares[TILES]) {
+MGL_DEVICE void mgl_rows_take_half(const mgl_worker *w, const mgl_linear *l,
+                                   const mgl_rows_places<TILES> *rows, uint32_t first_page,
+                                   int begin, mgl_rows_raw<TILES, true, MGL_ROWS_HALF, P> *raw,
+                                   mgl_linear_group<TILES> *x, float squares[TILES]) {
   mgl_rows_await(w, l, rows, first_page, begin, raw);
   mgl_rows_convert(w, rows, first_page, begin, raw, x, squares);
 }
@@ -663,10 +628,10 @@ static __device__ __forceinline__ void mgl_rows_take_half(
 // each half of the row blocks, since the registers do not hold the words of a whole group beside it
 // (two tiles of f32).
 template <int TILES, bool HALVES, mgl_packing P>
-static __device__ __forceinline__ void mgl_rows_group(
-    mgl_worker *w, const mgl_linear *l, const mgl_rows_places<TILES> *rows, bool adds,
-    uint32_t ahead, bool follows, mgl_rows_page<P> *a, mgl_linear_group<TILES> *x,
-    mgl_rows_scales<TILES, P> *scales, float squares[TILES]) {
+MGL_DEVICE void mgl_rows_group(mgl_worker *w, const mgl_linear *l,
+                               const mgl_rows_places<TILES> *rows, bool adds, uint32_t ahead,
+                               bool follows, mgl_rows_page<P> *a, mgl_linear_group<TILES> *x,
+                               mgl_rows_scales<TILES, P> *scales, float squares[TILES]) {
   using shape = mgl_rows_shape<TILES>;
   const uint32_t at = mgl_shared_address(w->scratch) + MGL_ROWS_PARTIAL_AT +
                       w->warp * (shape::BLOCK_FLOATS * (uint32_t)sizeof(float)) +
@@ -700,10 +665,12 @@ static __device__ __forceinline__ void mgl_rows_group(
 // A whole group from page `first` on, when it is there; the next one of the rows, from page `ahead`
 // on, is asked for. begins: the task does, with its first group.
 template <int TILES, bool NORMED, mgl_packing P>
-static __device__ __forceinline__ void mgl_rows_take_group(
-    mgl_worker *w, const mgl_linear *l, const mgl_rows_places<TILES> *rows, uint32_t first,
-    uint32_t ahead, bool begins, mgl_rows_raw<TILES, NORMED, MGL_ROWS_PIECES, P> *raw,
-    mgl_linear_group<TILES> *x, mgl_rows_scales<TILES, P> *scales, float squares[TILES]) {
+MGL_DEVICE void mgl_rows_take_group(mgl_worker *w, const mgl_linear *l,
+                                    const mgl_rows_places<TILES> *rows, uint32_t first,
+                                    uint32_t ahead, bool begins,
+                                    mgl_rows_raw<TILES, NORMED, MGL_ROWS_PIECES, P> *raw,
+                                    mgl_linear_group<TILES> *x, mgl_rows_scales<TILES, P> *scales,
+                                    float squares[TILES]) {
   if (first == 0) {
 #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
@@ -723,7 +690,7 @@ static __device__ __forceinline__ void mgl_rows_take_group(
 
 // One pass over the weights, for the rows from l.first_row on. Returns false if the run has failed.
 template <int TILES, bool NORMED, mgl_packing P>
-static __device__ __forceinline__ bool mgl_rows_pass(mgl_worker *w, uint32_t pass) {
+MGL_DEVICE bool mgl_rows_pass(mgl_worker *w, uint32_t pass) {
   using shape = mgl_rows_shape<TILES>;
   constexpr bool HALVES = NORMED && TILES == 2;
   const mgl_slot *slot = mgl_task_slot(w);
@@ -731,11 +698,7 @@ static __device__ __forceinline__ bool mgl_rows_pass(mgl_worker *w, uint32_t pas
   mgl_linear_init(w, slot, slot->rows, true, &l);
   l.normed = NORMED;
   l.first_row = pass * shape::TOKENS;
-  if constexpr (P != MGL_PACKING_BF16) {
-    l.page_at = mgl_shared_address(w->pages);
-    l.share = mgl_find_share<P>(w, &slot->op);
-    l.panel_bytes = mgl_op_panel_bytes(&slot->op);
-  }
+  mgl_linear_find_share<P>(w, slot, &l);
   mgl_rows_places<TILES> rows;
   mgl_rows_raw<TILES, NORMED, MGL_ROWS_PIECES, P> raw;
   mgl_linear_group<TILES> x;
@@ -813,7 +776,7 @@ static __device__ __forceinline__ bool mgl_rows_pass(mgl_worker *w, uint32_t pas
 
 // Only of codes there are several passes, and none of their activations carry words.
 template <int TILES, bool NORMED, mgl_packing P>
-static __device__ __forceinline__ void mgl_task_linear_rows(mgl_worker *w) {
+MGL_DEVICE void mgl_task_linear_rows(mgl_worker *w) {
   if (P == MGL_PACKING_BF16) {
     (void)mgl_rows_pass<TILES, NORMED, P>(w, 0);
     return;

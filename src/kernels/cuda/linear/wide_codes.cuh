@@ -48,8 +48,9 @@ struct mgl_wide_scales_source {
 };
 
 template <mgl_packing P>
-static __device__ __forceinline__ mgl_wide_scales_source mgl_wide_find_scales(
-    const mgl_wide_worker *w, const mgl_wide_slot *slot, const mgl_wide_tile *tile) {
+MGL_DEVICE mgl_wide_scales_source mgl_wide_find_scales(const mgl_wide_worker *w,
+                                                       const mgl_wide_slot *slot,
+                                                       const mgl_wide_tile *tile) {
   mgl_wide_scales_source s;
   s.panel_bytes = mgl_op_panel_bytes(&slot->op);
   s.group_shift = mgl_op_group_shift(&slot->op);
@@ -63,9 +64,8 @@ static __device__ __forceinline__ mgl_wide_scales_source mgl_wide_find_scales(
 // Asks for the scales of the stage that has column `column` of the row, if the tile has it. What
 // follows in the panel is sent to the L2 as well.
 template <mgl_packing P>
-static __device__ __forceinline__ void mgl_wide_ask_scales(const mgl_wide_scales_source *s,
-                                                           uint32_t column,
-                                                           mgl_wide_scales<P> *out) {
+MGL_DEVICE void mgl_wide_ask_scales(const mgl_wide_scales_source *s, uint32_t column,
+                                    mgl_wide_scales<P> *out) {
   column = column / MGL_WIDE_COLUMNS * MGL_WIDE_COLUMNS;
   if (column >= s->end) {
     return;
@@ -87,7 +87,7 @@ static __device__ __forceinline__ void mgl_wide_ask_scales(const mgl_wide_scales
   }
 }
 
-static __device__ __forceinline__ uint32_t mgl_bf16_pair_fma(uint32_t a, uint32_t b, uint32_t c) {
+MGL_DEVICE uint32_t mgl_bf16_pair_fma(uint32_t a, uint32_t b, uint32_t c) {
   uint32_t d;
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
   return d;
@@ -95,7 +95,7 @@ static __device__ __forceinline__ uint32_t mgl_bf16_pair_fma(uint32_t a, uint32_
 
 // Two codes of a word, number i and 2 + i, each as 16 bits with its sign in front.
 template <int i>
-static __device__ __forceinline__ uint32_t mgl_extended_pair(uint32_t word) {
+MGL_DEVICE uint32_t mgl_extended_pair(uint32_t word) {
   uint32_t out;
   asm("prmt.b32 %0, %1, %1, %2;" : "=r"(out) : "r"(word), "n"(i == 0 ? 0xa280 : 0xb391));
   return out;
@@ -106,9 +106,8 @@ static __device__ __forceinline__ uint32_t mgl_extended_pair(uint32_t word) {
 // anything. magic: two bf16 of 128, which the compiler does not know: an instruction has room for
 // one constant, and the mask is another.
 template <mgl_packing P>
-static __device__ __forceinline__ void mgl_decode(const uint4 (&codes)[mgl_coded<P>::QUADS],
-                                                  uint2 zero, uint32_t magic, int step,
-                                                  uint32_t a[4]) {
+MGL_DEVICE void mgl_decode(const uint4 (&codes)[mgl_coded<P>::QUADS], uint2 zero, uint32_t magic,
+                           int step, uint32_t a[4]) {
   if constexpr (mgl_coded<P>::NIBBLES) {
     const uint32_t word = mgl_word_of(codes[0], step);
 #pragma unroll
@@ -145,11 +144,9 @@ static __device__ __forceinline__ void mgl_decode(const uint4 (&codes)[mgl_coded
 // This warp's weights of a column in a stage, as operands of four products; in_group: that column's
 // number in its group of 128 elements.
 template <mgl_packing P>
-static __device__ __forceinline__ void mgl_wide_decode_column(const mgl_wide_worker *w,
-                                                              uint32_t stage, uint32_t column,
-                                                              uint32_t magic, int in_group,
-                                                              const mgl_wide_scales<P> *scales,
-                                                              uint32_t (&a)[16]) {
+MGL_DEVICE void mgl_wide_decode_column(const mgl_wide_worker *w, uint32_t stage, uint32_t column,
+                                       uint32_t magic, int in_group,
+                                       const mgl_wide_scales<P> *scales, uint32_t (&a)[16]) {
   const uint32_t from = w->stages + stage * MGL_WIDE_STAGE_BYTES +
                         w->warp * (MGL_WIDE_COLUMNS * MGL_WIDE_BLOCK_STAGE_BYTES) +
                         column * (mgl_coded<P>::QUADS * 512) + w->lane * 16;
@@ -170,9 +167,8 @@ static __device__ __forceinline__ void mgl_wide_decode_column(const mgl_wide_wor
 }
 
 // d += part times the scales of its rows.
-static __device__ __forceinline__ void mgl_wide_fold(float (&d)[MGL_WIDE_SUMS],
-                                                     const float (&part)[MGL_WIDE_SUMS],
-                                                     float2 scale) {
+MGL_DEVICE void mgl_wide_fold(float (&d)[MGL_WIDE_SUMS], const float (&part)[MGL_WIDE_SUMS],
+                              float2 scale) {
 #pragma unroll
   for (int i = 0; i < MGL_WIDE_SUMS; i += 4) {
     d[i] = __fmaf_rn(part[i], scale.x, d[i]);
@@ -185,9 +181,8 @@ static __device__ __forceinline__ void mgl_wide_fold(float (&d)[MGL_WIDE_SUMS],
 // The products of a stage of the ring that has the columns [BEGIN, END) of its group of 128
 // elements (the first of them is the stage's first).
 template <mgl_packing P, int BEGIN, int END>
-static __device__ __forceinline__ void mgl_wide_coded_stage(mgl_wide_worker *w, uint32_t magic,
-                                                            const mgl_wide_scales<P> *scales,
-                                                            float (&d)[MGL_WIDE_SUMS]) {
+MGL_DEVICE void mgl_wide_coded_stage(mgl_wide_worker *w, uint32_t magic,
+                                     const mgl_wide_scales<P> *scales, float (&d)[MGL_WIDE_SUMS]) {
   const uint32_t at = w->stage++, stage = at % MGL_WIDE_STAGES;
   const uint32_t x = w->stages + stage * MGL_WIDE_STAGE_BYTES + MGL_WIDE_WEIGHT_BYTES;
   float part[MGL_WIDE_SUMS];
@@ -225,10 +220,8 @@ static __device__ __forceinline__ void mgl_wide_coded_stage(mgl_wide_worker *w, 
 // The products of a tile of codes; d: zeros. Scales are asked for two stages ahead, since they come
 // from the L2 and, the first of a panel, from memory.
 template <mgl_packing P>
-static __device__ __forceinline__ void mgl_wide_multiply_codes(mgl_wide_worker *w,
-                                                               const mgl_wide_slot *slot,
-                                                               const mgl_wide_tile *tile,
-                                                               float (&d)[MGL_WIDE_SUMS]) {
+MGL_DEVICE void mgl_wide_multiply_codes(mgl_wide_worker *w, const mgl_wide_slot *slot,
+                                        const mgl_wide_tile *tile, float (&d)[MGL_WIDE_SUMS]) {
   const mgl_wide_scales_source source = mgl_wide_find_scales<P>(w, slot, tile);
   const uint32_t magic = 0x43004300u | slot->op.zero;  // codes.cuh
   uint32_t column = tile->first_stage;

@@ -34,9 +34,8 @@ static_assert(MGL_WIDE_CONSUMERS * MGL_MMA_HALF * 4 <= MGL_WIDE_MMA_RING_BYTES, 
 
 // This thread's share of a tile's stages. x: in its column, half a row's chunks lie where bit 2 of
 // their places is 0 (of the row's number: 1), so that the other half is one exclusive or away.
-static __device__ __forceinline__ void mgl_wide_set_source(mgl_wide_worker *w,
-                                                           const mgl_wide_slot *slot,
-                                                           const mgl_wide_tile *tile) {
+MGL_DEVICE void mgl_wide_set_source(mgl_wide_worker *w, const mgl_wide_slot *slot,
+                                    const mgl_wide_tile *tile) {
   const mgl_cuda_op *op = &slot->op;
   const uint32_t thread = w->warp * 32 + w->lane;
   const uint32_t block = thread / MGL_MMA_BLOCK_THREADS;
@@ -54,14 +53,12 @@ static __device__ __forceinline__ void mgl_wide_set_source(mgl_wide_worker *w,
   source->stages = 2 * tile->stages;
 }
 
-static __device__ __forceinline__ uint32_t mgl_wide_stage_at(const mgl_wide_worker *w,
-                                                             uint32_t stage) {
+MGL_DEVICE uint32_t mgl_wide_stage_at(const mgl_wide_worker *w, uint32_t stage) {
   return w->stages + stage % MGL_WIDE_MMA_STAGES * MGL_WIDE_MMA_STAGE_BYTES;
 }
 
 // Asks for the weights of a stage; nothing beyond the last one.
-static __device__ __forceinline__ void mgl_wide_ask_weights(const mgl_wide_worker *w,
-                                                            uint32_t stage) {
+MGL_DEVICE void mgl_wide_ask_weights(const mgl_wide_worker *w, uint32_t stage) {
   const mgl_mma_source *source = &w->source;
   const uint8_t *from = source->weights + stage * MGL_MMA_BLOCK_BYTES;
   const uint32_t to = mgl_wide_stage_at(w, stage) + (w->warp * 32 + w->lane) * 16;
@@ -76,7 +73,7 @@ static __device__ __forceinline__ void mgl_wide_ask_weights(const mgl_wide_worke
 
 // Asks for the stage's x, in rows of 64 bytes, swizzled so that ldmatrix meets no bank twice. It
 // ends a group of copies.
-static __device__ __forceinline__ void mgl_wide_ask_x(const mgl_wide_worker *w, uint32_t stage) {
+MGL_DEVICE void mgl_wide_ask_x(const mgl_wide_worker *w, uint32_t stage) {
   const mgl_mma_source *source = &w->source;
   const uint32_t thread = w->warp * 32 + w->lane;
   const uint32_t token = thread / MGL_MMA_ROW_CHUNKS, chunk = thread % MGL_MMA_ROW_CHUNKS;
@@ -102,7 +99,7 @@ struct mgl_wide_operands {
   uint32_t weights, x;
 };
 
-static __device__ __forceinline__ mgl_wide_operands mgl_wide_operands_of(const mgl_wide_worker *w) {
+MGL_DEVICE mgl_wide_operands mgl_wide_operands_of(const mgl_wide_worker *w) {
   const uint32_t row = w->lane / 16 * 8 + w->lane % 8, chunk = w->lane / 8 % 2;
   mgl_wide_operands o;
   o.weights = w->stages + w->warp / 2 * (2 * MGL_MMA_BLOCK_BYTES) + w->lane * 16;
@@ -112,19 +109,10 @@ static __device__ __forceinline__ mgl_wide_operands mgl_wide_operands_of(const m
   return o;
 }
 
-static __device__ __forceinline__ void mgl_wide_load_operand(uint32_t address, uint32_t (&a)[4]) {
-  uint4 v = mgl_load_shared(address);
-  a[0] = v.x;
-  a[1] = v.y;
-  a[2] = v.z;
-  a[3] = v.w;
-}
-
 // d += the products of a stage: two steps of 16 along k, each of 16 pairs of eight tokens by two
 // row blocks. The operands of the next pair are asked for before a pair's products.
-static __device__ __forceinline__ void mgl_wide_multiply_stage(const mgl_wide_operands *o,
-                                                               uint32_t offset,
-                                                               float (&d)[MGL_WIDE_SUMS]) {
+MGL_DEVICE void mgl_wide_multiply_stage(const mgl_wide_operands *o, uint32_t offset,
+                                        float (&d)[MGL_WIDE_SUMS]) {
   constexpr int pairs = MGL_WIDE_TILE_TOKENS / 2 / 16;
   uint32_t a[2][4];
   uint32_t b[2][4];
@@ -133,8 +121,8 @@ static __device__ __forceinline__ void mgl_wide_multiply_stage(const mgl_wide_op
   for (int i = 0; i < 2 * pairs; i++) {
     const int step = i / pairs, pair = i % pairs, next = i + 1;
     if (pair == 0) {
-      mgl_wide_load_operand(o->weights + offset + step * 512, a[0]);
-      mgl_wide_load_operand(o->weights + offset + step * 512 + MGL_MMA_BLOCK_BYTES, a[1]);
+      mgl_load_shared_words(o->weights + offset + step * 512, a[0]);
+      mgl_load_shared_words(o->weights + offset + step * 512 + MGL_MMA_BLOCK_BYTES, a[1]);
     }
     if (next < 2 * pairs) {
       mgl_load_matrices(
@@ -152,8 +140,7 @@ static __device__ __forceinline__ void mgl_wide_multiply_stage(const mgl_wide_op
 
 // Warps 2 p and 2 p + 1 have the sums of row blocks 2 p and 2 p + 1, the one of the first half of
 // the tokens, the other one of the second; afterwards each has its own row block's, of all tokens.
-static __device__ __forceinline__ void mgl_wide_exchange(const mgl_wide_worker *w,
-                                                         float (&d)[MGL_WIDE_SUMS]) {
+MGL_DEVICE void mgl_wide_exchange(const mgl_wide_worker *w, float (&d)[MGL_WIDE_SUMS]) {
   const bool second = w->warp % 2 != 0;
   const uint32_t warp_bytes = MGL_MMA_HALF * 32 * 4;
   const uint32_t to = w->stages + w->warp * warp_bytes + w->lane * 16;
@@ -162,16 +149,15 @@ static __device__ __forceinline__ void mgl_wide_exchange(const mgl_wide_worker *
 #pragma unroll
   for (int i = 0; i < MGL_MMA_HALF; i += 4) {
     const float *low = d + i, *high = d + MGL_MMA_HALF + i;
-    asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(to + i * 128),
-                 "f"(second ? low[0] : high[0]), "f"(second ? low[1] : high[1]),
-                 "f"(second ? low[2] : high[2]), "f"(second ? low[3] : high[3])
-                 : "memory");
+    mgl_store_shared(to + i * 128,
+                     make_float4(second ? low[0] : high[0], second ? low[1] : high[1],
+                                 second ? low[2] : high[2], second ? low[3] : high[3]));
   }
   mgl_sync_wide_consumers();
 #pragma unroll
   for (int i = 0; i < MGL_MMA_HALF; i += 4) {
-    const uint4 v = mgl_load_shared(from + i * 128);
-    const uint32_t got[4] = {v.x, v.y, v.z, v.w};
+    uint32_t got[4];
+    mgl_load_shared_words(from + i * 128, got);
 #pragma unroll
     for (int j = 0; j < 4; j++) {
       float *low = d + i + j, *high = d + MGL_MMA_HALF + i + j;
@@ -183,8 +169,7 @@ static __device__ __forceinline__ void mgl_wide_exchange(const mgl_wide_worker *
 
 // The products of a tile over `count` stages of MGL_WIDE_K, at least one, of which the first
 // MGL_MMA_AHEAD halves have been asked for.
-static __device__ __forceinline__ void mgl_wide_multiply(mgl_wide_worker *w, uint32_t count,
-                                                         float (&d)[MGL_WIDE_SUMS]) {
+MGL_DEVICE void mgl_wide_multiply(mgl_wide_worker *w, uint32_t count, float (&d)[MGL_WIDE_SUMS]) {
   const mgl_wide_operands operands = mgl_wide_operands_of(w);
   const uint32_t stages = count * 2;
 #pragma unroll

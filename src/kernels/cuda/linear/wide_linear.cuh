@@ -17,10 +17,8 @@
 enum { MGL_WIDE_SUMS_AT_ONCE = 2 };
 
 // residual += d. Lanes have the residual's own order.
-static __device__ __forceinline__ void mgl_wide_finish_add(mgl_wide_worker *w,
-                                                           const mgl_wide_slot *slot,
-                                                           const mgl_wide_tile *tile,
-                                                           const float (&d)[MGL_WIDE_SUMS]) {
+MGL_DEVICE void mgl_wide_finish_add(mgl_wide_worker *w, const mgl_wide_slot *slot,
+                                    const mgl_wide_tile *tile, const float (&d)[MGL_WIDE_SUMS]) {
   if (w->warp >= tile->blocks) {
     return;
   }
@@ -47,10 +45,8 @@ static __device__ __forceinline__ void mgl_wide_finish_add(mgl_wide_worker *w,
 }
 
 // The sums of a split, for the norm behind it.
-static __device__ __forceinline__ void mgl_wide_finish_part(mgl_wide_worker *w,
-                                                            const mgl_wide_slot *slot,
-                                                            const mgl_wide_tile *tile,
-                                                            const float (&d)[MGL_WIDE_SUMS]) {
+MGL_DEVICE void mgl_wide_finish_part(mgl_wide_worker *w, const mgl_wide_slot *slot,
+                                     const mgl_wide_tile *tile, const float (&d)[MGL_WIDE_SUMS]) {
   if (w->warp >= tile->blocks) {
     return;
   }
@@ -68,7 +64,7 @@ static __device__ __forceinline__ void mgl_wide_finish_part(mgl_wide_worker *w,
 
 // Waits until the storer has copied what was staged for the task before, and what goes to other
 // ranks through the same memory is on its way.
-static __device__ __forceinline__ void mgl_wide_wait_staged(mgl_wide_worker *w) {
+MGL_DEVICE void mgl_wide_wait_staged(mgl_wide_worker *w) {
 #if MGL_TARGET_WGMMA
   uint32_t other = w->slot ^ 1;
   // The task before was in the other slot, in this phase or, before slot 0's, in the last one.
@@ -82,15 +78,9 @@ static __device__ __forceinline__ void mgl_wide_wait_staged(mgl_wide_worker *w) 
 #endif
 }
 
-// gate / (1 + exp(-gate)) * up, as in the narrow class.
-static __device__ __forceinline__ float mgl_wide_gate(float gate, float up) {
-  return __fdividef(gate, 1.0f + __expf(-gate)) * up;
-}
-
 // silu(gate) * up, staged as a tile of a column of x: a row block has eight features of each.
-static __device__ __forceinline__ void mgl_wide_finish_gated(mgl_wide_worker *w,
-                                                             const mgl_wide_tile *tile,
-                                                             const float (&d)[MGL_WIDE_SUMS]) {
+MGL_DEVICE void mgl_wide_finish_gated(mgl_wide_worker *w, const mgl_wide_tile *tile,
+                                      const float (&d)[MGL_WIDE_SUMS]) {
   bool there = w->warp < tile->blocks;
   uint32_t g = w->lane / 4;
   uint32_t chunk = w->warp / 4 * 4 + g / 2;
@@ -103,24 +93,22 @@ static __device__ __forceinline__ void mgl_wide_finish_gated(mgl_wide_worker *w,
     if (j % MGL_WIDE_SUMS_AT_ONCE == 0 && j * 8 >= tile->tokens) {
       return;
     }
-    float first = mgl_wide_gate(d[4 * j], d[4 * j + 2]);
-    float second = mgl_wide_gate(d[4 * j + 1], d[4 * j + 3]);
+    float first = mgl_silu_mul(d[4 * j], d[4 * j + 2]);
+    float second = mgl_silu_mul(d[4 * j + 1], d[4 * j + 3]);
     // Lanes of even g take the first token of both features, those of odd g the second.
     float give = g % 2 == 0 ? second : first;
     float got = __shfl_xor_sync(0xffffffffu, give, 4);
     uint32_t bits = g % 2 == 0 ? mgl_pack_bf16(first, got) : mgl_pack_bf16(got, second);
     bits = there ? bits : 0;
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(to + j * (8 * MGL_WIDE_ROW_BYTES)), "r"(bits)
-                 : "memory");
+    mgl_store_shared_word(to + j * (8 * MGL_WIDE_ROW_BYTES), bits);
   }
 }
 
 // Transposes 16 features of 16 tokens into rows of 128 bytes whose 16-byte chunks are swizzled;
 // words: features g and g + 8 of tokens 2 t and 2 t + 1, then of the next eight tokens; chunk: that
 // of the first eight features.
-static __device__ __forceinline__ void mgl_wide_store_words(uint32_t rows, uint32_t chunk,
-                                                            uint32_t lane,
-                                                            const uint32_t (&words)[4]) {
+MGL_DEVICE void mgl_wide_store_words(uint32_t rows, uint32_t chunk, uint32_t lane,
+                                     const uint32_t (&words)[4]) {
 #if MGL_TARGET_WGMMA
   // Lanes 8 i to 8 i + 7 give the rows of matrix i: features 0 to 7 and 8 to 15 of eight tokens,
   // then of the next eight.
@@ -141,17 +129,15 @@ static __device__ __forceinline__ void mgl_wide_store_words(uint32_t rows, uint3
     uint32_t got = __shfl_xor_sync(0xffffffffu, give, 4);
     uint32_t even_g = odd ? got : own, odd_g = odd ? own : got;
     uint32_t at = to + i / 2 * (8 * 128);
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(__byte_perm(even_g, odd_g, 0x5410))
-                 : "memory");
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(at ^ 16), "r"(__byte_perm(even_g, odd_g, 0x7632))
-                 : "memory");
+    mgl_store_shared_word(at, __byte_perm(even_g, odd_g, 0x5410));
+    mgl_store_shared_word(at ^ 16, __byte_perm(even_g, odd_g, 0x7632));
   }
 #endif
 }
 
 // Two values of Q or K, which are normed and rotated before they are rounded to bf16: f16 keeps
 // three more bits meanwhile. V is bf16, as it goes into the cache.
-static __device__ __forceinline__ uint32_t mgl_wide_pack_row(bool half, float low, float high) {
+MGL_DEVICE uint32_t mgl_wide_pack_row(bool half, float low, float high) {
   uint32_t packed = mgl_pack_bf16(low, high);
   if (half) {
     asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
@@ -161,10 +147,8 @@ static __device__ __forceinline__ uint32_t mgl_wide_pack_row(bool half, float lo
 
 // d + bias as rows, Q and K as f16, V as bf16: a warpgroup's 64 features of 128 tokens at a time
 // through shared memory.
-static __device__ __forceinline__ void mgl_wide_finish_rows(mgl_wide_worker *w,
-                                                            const mgl_wide_slot *slot,
-                                                            const mgl_wide_tile *tile,
-                                                            const float (&d)[MGL_WIDE_SUMS]) {
+MGL_DEVICE void mgl_wide_finish_rows(mgl_wide_worker *w, const mgl_wide_slot *slot,
+                                     const mgl_wide_tile *tile, const float (&d)[MGL_WIDE_SUMS]) {
   constexpr int tokens = MGL_WIDE_TILE_TOKENS / 2;
   uint32_t group = w->warp / 4;
   uint32_t base = mgl_shared_address(w->staged) + group * (MGL_WIDE_STAGED_BYTES / 2);
@@ -196,11 +180,7 @@ static __device__ __forceinline__ void mgl_wide_finish_rows(mgl_wide_worker *w,
 #pragma unroll
     for (int i = 0; i < tokens / 16; i++) {
       uint32_t token = i * 16 + thread / 8;
-      uint4 v;
-      asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-                   : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                   : "r"(base + token * 128 + (thread % 8 ^ token % 8) * 16)
-                   : "memory");
+      const uint4 v = mgl_load_shared(base + token * 128 + (thread % 8 ^ token % 8) * 16);
       if (column < slot->op.n) {
         uint64_t at = (uint64_t)(tile->token + first + token) * slot->op.n + column;
         *(uint4 *)((uint16_t *)slot->op.out + at) = v;
@@ -210,9 +190,8 @@ static __device__ __forceinline__ void mgl_wide_finish_rows(mgl_wide_worker *w,
 }
 
 // A logit into the rows of all ranks; of one rank, into its own.
-static __device__ __forceinline__ void mgl_wide_put_logit(const mgl_wide_worker *w,
-                                                          const mgl_wide_slot *slot, uint32_t token,
-                                                          uint32_t feature, float value) {
+MGL_DEVICE void mgl_wide_put_logit(const mgl_wide_worker *w, const mgl_wide_slot *slot,
+                                   uint32_t token, uint32_t feature, float value) {
   if (!mgl_wide_is_over(&slot->op)) {
     ((float *)slot->op.out)[(uint64_t)token * slot->op.n + feature] = value;
     return;
@@ -224,9 +203,8 @@ static __device__ __forceinline__ void mgl_wide_put_logit(const mgl_wide_worker 
   }
 }
 
-static __device__ __forceinline__ void mgl_wide_put_best(const mgl_wide_worker *w,
-                                                         const mgl_wide_slot *slot, uint64_t *best,
-                                                         uint64_t key) {
+MGL_DEVICE void mgl_wide_put_best(const mgl_wide_worker *w, const mgl_wide_slot *slot,
+                                  uint64_t *best, uint64_t key) {
   if (!mgl_wide_is_over(&slot->op)) {
     asm volatile("red.relaxed.gpu.global.max.u64 [%0], %1;" ::"l"(best), "l"(key) : "memory");
     return;
@@ -243,8 +221,7 @@ static __device__ __forceinline__ void mgl_wide_put_best(const mgl_wide_worker *
 // The largest of each of eight values over the eight lanes that have the same tokens: in every step
 // a lane gives half of what it has away, so that each ends with one of them, whose number it
 // returns.
-static __device__ __forceinline__ uint32_t mgl_wide_spread_max(uint32_t lane,
-                                                               uint64_t (&values)[8]) {
+MGL_DEVICE uint32_t mgl_wide_spread_max(uint32_t lane, uint64_t (&values)[8]) {
 #pragma unroll
   for (uint32_t half = 4; half > 0; half /= 2) {
     const bool upper = (lane & half * 4) != 0;
@@ -261,11 +238,9 @@ static __device__ __forceinline__ uint32_t mgl_wide_spread_max(uint32_t lane,
 
 // The logits of a tile into their rows, if some of them are read, and the largest of the warp's
 // sixteen features into best, of each token. Of few tokens: eight of a lane's at once.
-static __device__ __forceinline__ void mgl_wide_rank_few(mgl_wide_worker *w,
-                                                         const mgl_wide_slot *slot,
-                                                         const mgl_wide_tile *tile,
-                                                         const float (&d)[MGL_WIDE_SUMS],
-                                                         uint64_t *best) {
+MGL_DEVICE void mgl_wide_rank_few(mgl_wide_worker *w, const mgl_wide_slot *slot,
+                                  const mgl_wide_tile *tile, const float (&d)[MGL_WIDE_SUMS],
+                                  uint64_t *best) {
   const uint32_t feature = (tile->first_block + w->warp) * MGL_CUDA_BLOCK_ROWS + w->lane / 4;
   const uint32_t rows = w->warp < tile->blocks ? w->block->logit_rows : 0;
   const uint32_t features = slot->op.n;
@@ -300,11 +275,9 @@ static __device__ __forceinline__ void mgl_wide_rank_few(mgl_wide_worker *w,
 }
 
 // The same one by one, where sums take so many registers that keys of eight would spill.
-static __device__ __forceinline__ void mgl_wide_rank_many(mgl_wide_worker *w,
-                                                          const mgl_wide_slot *slot,
-                                                          const mgl_wide_tile *tile,
-                                                          const float (&d)[MGL_WIDE_SUMS],
-                                                          uint64_t *best) {
+MGL_DEVICE void mgl_wide_rank_many(mgl_wide_worker *w, const mgl_wide_slot *slot,
+                                   const mgl_wide_tile *tile, const float (&d)[MGL_WIDE_SUMS],
+                                   uint64_t *best) {
   uint32_t feature = (tile->first_block + w->warp) * MGL_CUDA_BLOCK_ROWS + w->lane / 4;
   bool there = w->warp < tile->blocks;
   uint32_t rows = w->block->logit_rows;
@@ -339,10 +312,8 @@ static __device__ __forceinline__ void mgl_wide_rank_many(mgl_wide_worker *w,
 // Logits as f32 rows, and the largest of each row: of the warps' sixteen features each, of the
 // tile, of the row. Without the second step all tiles' warps would change the few words of the
 // rows.
-static __device__ __forceinline__ void mgl_wide_finish_logits(mgl_wide_worker *w,
-                                                              const mgl_wide_slot *slot,
-                                                              const mgl_wide_tile *tile,
-                                                              const float (&d)[MGL_WIDE_SUMS]) {
+MGL_DEVICE void mgl_wide_finish_logits(mgl_wide_worker *w, const mgl_wide_slot *slot,
+                                       const mgl_wide_tile *tile, const float (&d)[MGL_WIDE_SUMS]) {
   static_assert(MGL_WIDE_TILE_TOKENS <= MGL_WIDE_CONSUMERS, "a token each");
   uint64_t *all = (uint64_t *)w->staged;  // [warps][MGL_WIDE_TILE_TOKENS]
   uint64_t *best = all + w->warp * MGL_WIDE_TILE_TOKENS + w->lane % 4 * 2;
@@ -367,8 +338,7 @@ static __device__ __forceinline__ void mgl_wide_finish_logits(mgl_wide_worker *w
 }
 
 // The norm before the linear: the factors of its rows, which a service warp has found meanwhile.
-static __device__ __forceinline__ void mgl_wide_apply_factors(const mgl_wide_worker *w,
-                                                              float (&d)[MGL_WIDE_SUMS]) {
+MGL_DEVICE void mgl_wide_apply_factors(const mgl_wide_worker *w, float (&d)[MGL_WIDE_SUMS]) {
   mgl_mbarrier_wait(&w->block->factored[w->slot], w->parity);
   const float2 *factors = (const float2 *)w->block->factors[w->slot] + w->lane % 4;
 #pragma unroll
@@ -385,17 +355,14 @@ static __device__ __forceinline__ void mgl_wide_apply_factors(const mgl_wide_wor
 
 // This thread's first piece of the sums of a tile, number `record` of the op's parts; the pieces of
 // eight tokens and all features are neighbours.
-static __device__ __forceinline__ float4 *mgl_wide_part_at(const mgl_wide_worker *w,
-                                                           const mgl_wide_slot *slot,
-                                                           uint32_t record) {
+MGL_DEVICE float4 *mgl_wide_part_at(const mgl_wide_worker *w, const mgl_wide_slot *slot,
+                                    uint32_t record) {
   return (float4 *)slot->parts + (size_t)record * (MGL_WIDE_TILE_SUMS / 4) + w->warp * 32 + w->lane;
 }
 
-static __device__ __forceinline__ void mgl_wide_leave_sums(const mgl_wide_worker *w,
-                                                           const mgl_wide_slot *slot,
-                                                           const mgl_wide_tile *tile,
-                                                           uint32_t record,
-                                                           const float (&d)[MGL_WIDE_SUMS]) {
+MGL_DEVICE void mgl_wide_leave_sums(const mgl_wide_worker *w, const mgl_wide_slot *slot,
+                                    const mgl_wide_tile *tile, uint32_t record,
+                                    const float (&d)[MGL_WIDE_SUMS]) {
   float4 *parts = mgl_wide_part_at(w, slot, record);
 #pragma unroll
   for (int i = 0; i < MGL_WIDE_SUMS / 4; i++) {
@@ -407,9 +374,8 @@ static __device__ __forceinline__ void mgl_wide_leave_sums(const mgl_wide_worker
 }
 
 // All consumers: what they have left is there for those who wait for the tile.
-static __device__ __forceinline__ void mgl_wide_arrive(const mgl_wide_worker *w,
-                                                       const mgl_wide_slot *slot,
-                                                       const mgl_wide_tile *tile) {
+MGL_DEVICE void mgl_wide_arrive(const mgl_wide_worker *w, const mgl_wide_slot *slot,
+                                const mgl_wide_tile *tile) {
   mgl_sync_wide_consumers();
   if (w->warp == 0 && w->lane == 0) {
     // Release of what all threads wrote before the barrier, for mgl_wide_await.
@@ -418,9 +384,8 @@ static __device__ __forceinline__ void mgl_wide_arrive(const mgl_wide_worker *w,
 }
 
 // All consumers: until so many have arrived at the tile, or the launch ends.
-static __device__ __forceinline__ void mgl_wide_await(const mgl_wide_worker *w,
-                                                      const mgl_wide_slot *slot,
-                                                      const mgl_wide_tile *tile, uint32_t count) {
+MGL_DEVICE void mgl_wide_await(const mgl_wide_worker *w, const mgl_wide_slot *slot,
+                               const mgl_wide_tile *tile, uint32_t count) {
   if (w->warp == 0 && w->lane == 0) {
     uint32_t seen;
     uint64_t fault;
@@ -434,10 +399,8 @@ static __device__ __forceinline__ void mgl_wide_await(const mgl_wide_worker *w,
 
 // Adds what the task with the last stages of the tile has left. Who does it, and in which order,
 // is a matter of the graph, so that every run has the same bits.
-static __device__ __forceinline__ void mgl_wide_add_sums(mgl_wide_worker *w,
-                                                         const mgl_wide_slot *slot,
-                                                         const mgl_wide_tile *tile,
-                                                         float (&d)[MGL_WIDE_SUMS]) {
+MGL_DEVICE void mgl_wide_add_sums(mgl_wide_worker *w, const mgl_wide_slot *slot,
+                                  const mgl_wide_tile *tile, float (&d)[MGL_WIDE_SUMS]) {
   const float4 *parts = mgl_wide_part_at(w, slot, tile->number);
   mgl_wide_await(w, slot, tile, 1);
 #pragma unroll
@@ -463,17 +426,15 @@ static __device__ __forceinline__ void mgl_wide_add_sums(mgl_wide_worker *w,
 
 // Units of eight tokens of a tile that all of its splits finish together: this warp's are
 // first, first + MGL_WIDE_CONSUMER_WARPS * passes, ...
-static __device__ __forceinline__ uint32_t mgl_wide_first_unit(const mgl_wide_worker *w,
-                                                               const mgl_wide_slot *slot,
-                                                               const mgl_wide_tile *tile) {
+MGL_DEVICE uint32_t mgl_wide_first_unit(const mgl_wide_worker *w, const mgl_wide_slot *slot,
+                                        const mgl_wide_tile *tile) {
   return w->warp * slot->op.passes + tile->split;
 }
 
 // Of several ranks: adds up what the splits of the tile have left, of this split's share of its
 // tokens, into the inboxes of all ranks, and waits for the tile's sums of all of them.
-static __device__ __forceinline__ void mgl_wide_exchange(mgl_wide_worker *w,
-                                                         const mgl_wide_slot *slot,
-                                                         const mgl_wide_tile *tile) {
+MGL_DEVICE void mgl_wide_exchange(mgl_wide_worker *w, const mgl_wide_slot *slot,
+                                  const mgl_wide_tile *tile) {
   const mgl_cuda_op *norm = &slot->with.norm;
   const uint64_t of_part = slot->op.copy_bytes / sizeof(float4);
   const float4 *parts = (const float4 *)slot->op.out;
@@ -525,8 +486,8 @@ static __device__ __forceinline__ void mgl_wide_exchange(mgl_wide_worker *w,
 }
 
 // All consumers: until what all splits of a tile have left is there, of all ranks.
-static __device__ __forceinline__ void mgl_wide_meet(mgl_wide_worker *w, const mgl_wide_slot *slot,
-                                                     const mgl_wide_tile *tile) {
+MGL_DEVICE void mgl_wide_meet(mgl_wide_worker *w, const mgl_wide_slot *slot,
+                              const mgl_wide_tile *tile) {
   mgl_wide_await(w, slot, tile, slot->op.passes);
   if (mgl_wide_is_over(&slot->op)) {
     mgl_wide_exchange(w, slot, tile);
@@ -536,9 +497,8 @@ static __device__ __forceinline__ void mgl_wide_meet(mgl_wide_worker *w, const m
 // The norm of a range that has all its features: a warpgroup takes units of eight tokens in turn
 // with those of the other splits, a warp a quarter of each, so that all that a unit needs is on its
 // way at once.
-static __device__ __forceinline__ void mgl_wide_weigh_shared(mgl_wide_worker *w,
-                                                             const mgl_wide_slot *slot,
-                                                             const mgl_wide_tile *tile) {
+MGL_DEVICE void mgl_wide_weigh_shared(mgl_wide_worker *w, const mgl_wide_slot *slot,
+                                      const mgl_wide_tile *tile) {
   const mgl_cuda_op *norm = &slot->with.norm;
   const uint32_t group = w->warp / 4, range = tile->first_block / MGL_WIDE_FEATURE_BLOCKS;
   // Of no use to a linear_add otherwise; of each group [quarters][tokens].
@@ -563,9 +523,8 @@ static __device__ __forceinline__ void mgl_wide_weigh_shared(mgl_wide_worker *w,
 }
 
 // The norm behind a linear_add, of the tile's features.
-static __device__ __forceinline__ void mgl_wide_finish_weighed(mgl_wide_worker *w,
-                                                               const mgl_wide_slot *slot,
-                                                               const mgl_wide_tile *tile) {
+MGL_DEVICE void mgl_wide_finish_weighed(mgl_wide_worker *w, const mgl_wide_slot *slot,
+                                        const mgl_wide_tile *tile) {
   static_assert((int)MGL_WIDE_FEATURES == (int)MGL_WIDE_NORM_RANGE, "a tile is a range");
   const uint32_t range = tile->first_block / MGL_WIDE_FEATURE_BLOCKS;
   mgl_wide_arrive(w, slot, tile);
@@ -585,9 +544,8 @@ static __device__ __forceinline__ void mgl_wide_finish_weighed(mgl_wide_worker *
 }
 
 // Which head of which eight tokens of the tile a unit of rope_kv is.
-static __device__ __forceinline__ mgl_head_sums mgl_wide_head_of(const mgl_wide_worker *w,
-                                                                 const mgl_wide_tile *tile,
-                                                                 uint32_t unit) {
+MGL_DEVICE mgl_head_sums mgl_wide_head_of(const mgl_wide_worker *w, const mgl_wide_tile *tile,
+                                          uint32_t unit) {
   constexpr uint32_t heads = MGL_WIDE_FEATURES / MGL_HEAD_DIM;
   mgl_head_sums sums = {};
   sums.first_feature = tile->first_block * MGL_CUDA_BLOCK_ROWS + unit % heads * MGL_HEAD_DIM;
@@ -596,9 +554,8 @@ static __device__ __forceinline__ mgl_head_sums mgl_wide_head_of(const mgl_wide_
 }
 
 // rope_kv behind a qkv_proj, of the tile's heads.
-static __device__ __forceinline__ void mgl_wide_finish_rotated(mgl_wide_worker *w,
-                                                               const mgl_wide_slot *slot,
-                                                               const mgl_wide_tile *tile) {
+MGL_DEVICE void mgl_wide_finish_rotated(mgl_wide_worker *w, const mgl_wide_slot *slot,
+                                        const mgl_wide_tile *tile) {
   constexpr uint32_t heads = MGL_WIDE_FEATURES / MGL_HEAD_DIM;
   const float4 *parts = mgl_wide_part_at(w, slot, tile->number * slot->op.passes) - w->warp * 32;
   const uint32_t row_count = tile->token + tile->tokens;
@@ -635,10 +592,8 @@ static __device__ __forceinline__ void mgl_wide_finish_rotated(mgl_wide_worker *
 
 // The products of the tile, by the packing of its weights.
 template <int P>
-static __device__ __forceinline__ void mgl_wide_multiply_packed(mgl_wide_worker *w,
-                                                                const mgl_wide_slot *slot,
-                                                                const mgl_wide_tile *tile,
-                                                                float (&d)[MGL_WIDE_SUMS]) {
+MGL_DEVICE void mgl_wide_multiply_packed(mgl_wide_worker *w, const mgl_wide_slot *slot,
+                                         const mgl_wide_tile *tile, float (&d)[MGL_WIDE_SUMS]) {
 #if MGL_TARGET_WGMMA && MGL_PACKINGS > 1
   if constexpr (P + 1 < MGL_PACKING_COUNT) {
     if (mgl_op_packing(&slot->op) != P) {
@@ -656,9 +611,8 @@ static __device__ __forceinline__ void mgl_wide_multiply_packed(mgl_wide_worker 
   mgl_wide_multiply(w, tile->stages, d);
 }
 
-static __device__ __forceinline__ void mgl_wide_linear(mgl_wide_worker *w,
-                                                       const mgl_wide_slot *slot,
-                                                       const mgl_wide_tile *tile) {
+MGL_DEVICE void mgl_wide_linear(mgl_wide_worker *w, const mgl_wide_slot *slot,
+                                const mgl_wide_tile *tile) {
   float d[MGL_WIDE_SUMS];
 #pragma unroll
   for (int i = 0; i < MGL_WIDE_SUMS; i++) {  // else they are taken to be alive between tasks
@@ -700,8 +654,7 @@ static __device__ __forceinline__ void mgl_wide_linear(mgl_wide_worker *w,
   }
 }
 
-static __device__ __forceinline__ void mgl_wide_task_linear(mgl_wide_worker *w,
-                                                            const mgl_wide_slot *slot) {
+MGL_DEVICE void mgl_wide_task_linear(mgl_wide_worker *w, const mgl_wide_slot *slot) {
   mgl_wide_tile tile = mgl_wide_tile_of(w, slot);
   if (tile.tokens > 0) {
     mgl_wide_linear(w, slot, &tile);

@@ -147,36 +147,37 @@ MGL_PLAIN_FN uint32_t mgl_plain_lanes(mgl_plain_place at) {
   return at.threads < MGL_PLAIN_LANES ? at.threads : (uint32_t)MGL_PLAIN_LANES;
 }
 
-// Of all threads of the block, which all call it; the same bits in each.
-MGL_PLAIN_FN float mgl_plain_sum(mgl_plain_place at, float value) {
+// What a thread's warp is, and how far it is to its next, of all warps of the grid.
+MGL_PLAIN_FN uint64_t mgl_plain_first_warp(mgl_plain_place at) {
+  return ((uint64_t)at.block * at.threads + at.thread) / mgl_plain_lanes(at);
+}
+
+MGL_PLAIN_FN uint64_t mgl_plain_warp_step(mgl_plain_place at) {
+  return (uint64_t)at.blocks * at.threads / mgl_plain_lanes(at);
+}
+
+// Of all threads of the block, which all call it, by what their warps have; the same bits in each.
+MGL_PLAIN_FN float mgl_plain_join(mgl_plain_place at, float value, bool adds) {
   MGL_PLAIN_SHARED float parts[MGL_PLAIN_WARPS];
   uint32_t lanes = mgl_plain_lanes(at);
-  float sum = 0;
-  value = mgl_plain_warp_sum(value);
+  float all = adds ? 0 : -MGL_PLAIN_INFINITY;
   if (at.thread % lanes == 0) {
     parts[at.thread / lanes] = value;
   }
   mgl_plain_sync();
   for (uint32_t i = 0; i < at.threads / lanes; i++) {
-    sum += parts[i];
+    all = adds ? all + parts[i] : fmaxf(all, parts[i]);
   }
-  mgl_plain_sync();  // before the next sum's parts
-  return sum;
+  mgl_plain_sync();  // before the next call's parts
+  return all;
+}
+
+MGL_PLAIN_FN float mgl_plain_sum(mgl_plain_place at, float value) {
+  return mgl_plain_join(at, mgl_plain_warp_sum(value), true);
 }
 
 MGL_PLAIN_FN float mgl_plain_max(mgl_plain_place at, float value) {
-  MGL_PLAIN_SHARED float parts[MGL_PLAIN_WARPS];
-  uint32_t lanes = mgl_plain_lanes(at);
-  value = mgl_plain_warp_max(value);
-  if (at.thread % lanes == 0) {
-    parts[at.thread / lanes] = value;
-  }
-  mgl_plain_sync();
-  for (uint32_t i = 0; i < at.threads / lanes; i++) {
-    value = fmaxf(value, parts[i]);
-  }
-  mgl_plain_sync();
-  return value;
+  return mgl_plain_join(at, mgl_plain_warp_max(value), false);
 }
 
 // --- elements ------------------------------------------------------------------------------------
@@ -235,18 +236,20 @@ MGL_PLAIN_FN bool mgl_plain_has_bytes(const mgl_plain_tensor *w) {
   return w->dtype == MGL_DTYPE_E4M3 || w->dtype == MGL_DTYPE_I8;
 }
 
-// Element i of a row of codes (base/form.h): 8 bits each in order, or blocks of MGL_CODE_BLOCK
-// (128) of 4 bits.
+// The bits of element i of a row of codes (base/form.h): 8 bits each in order, or blocks of
+// MGL_CODE_BLOCK (128) of 4 bits.
+MGL_PLAIN_FN uint32_t mgl_plain_code_bits(const mgl_plain_tensor *w, const uint8_t *row,
+                                          uint32_t i) {
+  if (mgl_plain_has_bytes(w)) {
+    return row[i];
+  }
+  uint16_t word = ((const uint16_t *)(const void *)row)[i / 128 * 32 + i % 32];
+  return (uint32_t)word >> (i % 128 / 32 * 4) & 15;
+}
+
 MGL_PLAIN_FN float mgl_plain_code(const mgl_plain_tensor *w, const uint8_t *row, uint32_t i) {
   uint32_t group = i / w->group;
-  uint32_t bits;
-  if (mgl_plain_has_bytes(w)) {
-    bits = row[i];
-  } else {
-    uint32_t e = i % 128;
-    uint16_t word = ((const uint16_t *)(const void *)row)[i / 128 * 32 + e % 32];
-    bits = (uint32_t)word >> (e / 32 * 4) & 15;
-  }
+  uint32_t bits = mgl_plain_code_bits(w, row, i);
   float value = ((const float *)(const void *)(row + w->scales))[group] * w->code[bits];
   return w->offsets == 0 ? value : value - ((const float *)(const void *)(row + w->offsets))[group];
 }

@@ -8,7 +8,7 @@
 #ifndef MGL_KERNELS_CUDA_PLAIN_PLAIN_EXPERTS_CUH
 #define MGL_KERNELS_CUDA_PLAIN_PLAIN_EXPERTS_CUH
 
-#include "kernels/cuda/plain/plain_block.cuh"
+#include "kernels/cuda/plain/plain_linear.cuh"
 
 enum {
   MGL_PLAIN_MAX_EXPERTS = 1024,  // as MGL_MAX_EXPERTS
@@ -18,7 +18,6 @@ enum {
   MGL_PLAIN_PAIRS = MGL_PLAIN_FEATURES / 2,  // features of gate and of up that a warp computes
 };
 
-#define MGL_PLAIN_NO_ROW 0xffffffffu
 #define MGL_PLAIN_CLAMPED_SLOPE 1.702f  // of silu, of activations that are clamped
 
 // --- route ---------------------------------------------------------------------------------------
@@ -169,44 +168,6 @@ MGL_PLAIN_FN uint32_t mgl_plain_next_row(mgl_plain_walk *walk) {
   return walk->at - walk->lanes + lane;
 }
 
-// --- products ------------------------------------------------------------------------------------
-
-// Four rows of weights, and up to eight of x.
-typedef struct mgl_plain_products {
-  const mgl_plain_tensor *w[MGL_PLAIN_FEATURES];
-  uint64_t w_rows[MGL_PLAIN_FEATURES];
-  const mgl_plain_tensor *x;
-  uint32_t x_rows[MGL_PLAIN_TOKENS];  // MGL_PLAIN_NO_ROW: none
-} mgl_plain_products;
-
-// The lane's products, as the plain linear has them.
-MGL_PLAIN_FN void mgl_plain_multiply(const mgl_plain_products *p, uint32_t lane, uint32_t lanes,
-                                     float sums[MGL_PLAIN_FEATURES][MGL_PLAIN_TOKENS]) {
-  uint32_t width = p->w[0]->width;
-  for (uint32_t k = lane * MGL_PLAIN_RUN; k < width; k += lanes * MGL_PLAIN_RUN) {
-    float weights[MGL_PLAIN_FEATURES][MGL_PLAIN_RUN];
-    MGL_PLAIN_UNROLL
-    for (uint32_t f = 0; f < MGL_PLAIN_FEATURES; f++) {
-      mgl_plain_weights(p->w[f], p->w_rows[f], k, weights[f]);
-    }
-    MGL_PLAIN_UNROLL
-    for (uint32_t j = 0; j < MGL_PLAIN_TOKENS; j++) {
-      if (p->x_rows[j] != MGL_PLAIN_NO_ROW) {
-        float values[MGL_PLAIN_RUN];
-        const uint8_t *row = (const uint8_t *)p->x->data + p->x_rows[j] * p->x->row_bytes;
-        mgl_plain_load_run(row, p->x->dtype, k, width, values);
-        MGL_PLAIN_UNROLL
-        for (uint32_t f = 0; f < MGL_PLAIN_FEATURES; f++) {
-          MGL_PLAIN_UNROLL
-          for (uint32_t i = 0; i < MGL_PLAIN_RUN; i++) {
-            sums[f][j] = mgl_plain_fma(values[i], weights[f][i], sums[f][j]);
-          }
-        }
-      }
-    }
-  }
-}
-
 // What gate and up of a feature come to, times the weight of the slot.
 MGL_PLAIN_FN float mgl_plain_activate(const mgl_plain_op *op, float gate, float up, float weight) {
   float limit = (float)op->attrs[MGL_ATTR_LIMIT];
@@ -275,11 +236,10 @@ MGL_PLAIN_FN void mgl_plain_gate_up_tile(const mgl_plain_op *op, uint32_t lane, 
 }
 
 MGL_PLAIN_FN void mgl_plain_gate_up(const mgl_plain_op *op, mgl_plain_place at) {
-  uint32_t lanes = mgl_plain_lanes(at), warps = at.threads / lanes;
+  uint32_t lanes = mgl_plain_lanes(at);
   uint32_t experts = op->in[2].rows / op->out.width;
   uint64_t each = (op->units + MGL_PLAIN_PAIRS - 1) / MGL_PLAIN_PAIRS;
-  for (uint64_t i = (uint64_t)at.block * warps + at.thread / lanes; i < each * experts;
-       i += (uint64_t)at.blocks * warps) {
+  for (uint64_t i = mgl_plain_first_warp(at); i < each * experts; i += mgl_plain_warp_step(at)) {
     mgl_plain_gate_up_tile(op, at.thread % lanes, lanes, (uint32_t)(i / each),
                            (uint32_t)(i % each) * MGL_PLAIN_PAIRS);
   }
@@ -384,11 +344,7 @@ MGL_PLAIN_FN void mgl_plain_down_tile(const mgl_plain_op *op, uint32_t lane, uin
     if (expert == MGL_PLAIN_NO_ROW) {
       return;
     }
-    MGL_PLAIN_UNROLL
-    for (uint32_t f = 0; f < MGL_PLAIN_FEATURES; f++) {
-      p.w[f] = &op->in[3];
-      p.w_rows[f] = (uint64_t)expert * features + (n + f < features ? n + f : features - 1);
-    }
+    mgl_plain_take_rows(&p, &op->in[3], (uint64_t)expert * features, n, features);
     mgl_plain_multiply(&p, lane, lanes, sums);
     mgl_plain_add_products(op, lane, lanes, n, t, &p, sums);
     expert++;
@@ -396,11 +352,10 @@ MGL_PLAIN_FN void mgl_plain_down_tile(const mgl_plain_op *op, uint32_t lane, uin
 }
 
 MGL_PLAIN_FN void mgl_plain_down(const mgl_plain_op *op, mgl_plain_place at) {
-  uint32_t lanes = mgl_plain_lanes(at), warps = at.threads / lanes;
+  uint32_t lanes = mgl_plain_lanes(at);
   uint64_t token_tiles = (op->in[2].rows + MGL_PLAIN_TOKENS - 1) / MGL_PLAIN_TOKENS;
   uint64_t tiles = (op->units + MGL_PLAIN_FEATURES - 1) / MGL_PLAIN_FEATURES * token_tiles;
-  for (uint64_t i = (uint64_t)at.block * warps + at.thread / lanes; i < tiles;
-       i += (uint64_t)at.blocks * warps) {
+  for (uint64_t i = mgl_plain_first_warp(at); i < tiles; i += mgl_plain_warp_step(at)) {
     mgl_plain_down_tile(op, at.thread % lanes, lanes,
                         (uint32_t)(i / token_tiles) * MGL_PLAIN_FEATURES,
                         (uint32_t)(i % token_tiles) * MGL_PLAIN_TOKENS);

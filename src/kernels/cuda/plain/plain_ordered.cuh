@@ -111,14 +111,7 @@ MGL_PLAIN_FN float mgl_ordered_factor(const mgl_plain_op *op, uint32_t width, fl
 
 #ifdef __CUDACC__
 
-// d += a b, as mgl_mma of common/worker.cuh.
-MGL_PLAIN_FN void mgl_ordered_mma(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
+#include "kernels/cuda/common/mma.cuh"
 
 // What the warps of a block have of a tile.
 typedef struct mgl_ordered_parts {
@@ -144,7 +137,7 @@ MGL_PLAIN_FN void mgl_ordered_page(const mgl_plain_op *op, const mgl_ordered_sou
     for (uint32_t i = 0; i < 2; i++) {
       const uint32_t a[4] = {low.words[2 * i], high.words[2 * i], low.words[2 * i + 1],
                              high.words[2 * i + 1]};
-      mgl_ordered_mma(products[2 * chunk + i], a, b.words[2 * i], b.words[2 * i + 1]);
+      mgl_mma(products[2 * chunk + i], a, b.words[2 * i], b.words[2 * i + 1]);
     }
   }
   MGL_PLAIN_UNROLL
@@ -221,42 +214,5 @@ MGL_PLAIN_FN float mgl_ordered_one(const mgl_plain_op *op, const mgl_ordered_sou
 }
 
 #endif
-
-// --- the linear ----------------------------------------------------------------------------------
-
-MGL_PLAIN_FN void mgl_ordered_put(const mgl_plain_op *op, uint32_t n, uint32_t t, float value) {
-  if (op->input_count > 2) {
-    value += mgl_plain_f32(&op->in[2])[n];
-  }
-  ((float *)op->out.data)[(uint64_t)t * op->out.width + n] = value;
-}
-
-// Features from n on, of tokens from t on. All threads of a block.
-MGL_PLAIN_FN void mgl_ordered_tile(const mgl_plain_op *op, uint32_t n, uint32_t t) {
-  const mgl_plain_tensor *w = &op->in[1];
-  const uint32_t tokens = op->in[0].rows;
-  mgl_ordered_source s = mgl_ordered_source_of(w, w, w->width);
-#ifdef __CUDACC__
-  __shared__ mgl_ordered_parts parts;
-  const uint32_t row = threadIdx.x % MGL_PLAIN_LANES / 4;
-  s.low = n + row < w->rows ? n + row : MGL_ORDERED_NO_ROW;
-  s.high = n + row + 8 < w->rows ? n + row + 8 : MGL_ORDERED_NO_ROW;
-  s.x = t + row < tokens ? mgl_ordered_row(op, t + row) : 0;
-  mgl_ordered_multiply(op, &s, &parts);
-  const uint32_t token = threadIdx.x / MGL_ORDERED_FEATURES;
-  const uint32_t feature = threadIdx.x % MGL_ORDERED_FEATURES;
-  if (token < MGL_ORDERED_TOKENS && t + token < tokens && n + feature < w->rows) {
-    mgl_ordered_put(op, n + feature, t + token, mgl_ordered_total(op, &s, &parts, token, feature));
-  }
-#else
-  for (uint32_t i = n; i < n + MGL_ORDERED_FEATURES && i < w->rows; i++) {
-    for (uint32_t j = t; j < t + MGL_ORDERED_TOKENS && j < tokens; j++) {
-      s.low = i;
-      s.x = mgl_ordered_row(op, j);
-      mgl_ordered_put(op, i, j, mgl_ordered_one(op, &s));
-    }
-  }
-#endif
-}
 
 #endif

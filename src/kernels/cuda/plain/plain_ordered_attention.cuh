@@ -117,8 +117,8 @@ MGL_PLAIN_FN void mgl_ordered_scores(const mgl_plain_op *op, const mgl_plain_que
                              mgl_ordered_key(op, query, position + 2, d),
                              mgl_ordered_key(op, query, position, d + 2),
                              mgl_ordered_key(op, query, position + 2, d + 2)};
-      mgl_ordered_mma(products[half], a, q[d] | (uint32_t)q[d + 1] << 16,
-                      q[d + 2] | (uint32_t)q[d + 3] << 16);
+      mgl_mma(products[half], a, q[d] | (uint32_t)q[d + 1] << 16,
+              q[d + 2] | (uint32_t)q[d + 3] << 16);
     }
   }
   scores[0] = products[0][0] + products[1][0];
@@ -174,7 +174,7 @@ MGL_PLAIN_FN void mgl_ordered_attend_tile(const mgl_plain_op *op, const mgl_plai
                              mgl_ordered_value(op, query, position, d + 8),
                              mgl_ordered_value(op, query, position + 2, d),
                              mgl_ordered_value(op, query, position + 2, d + 8)};
-      mgl_ordered_mma(state->values[i], a, weights[0], weights[1]);
+      mgl_mma(state->values[i], a, weights[0], weights[1]);
     }
   }
 }

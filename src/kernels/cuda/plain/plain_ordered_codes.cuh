@@ -86,12 +86,7 @@ MGL_PLAIN_FN void mgl_coded_add(const mgl_plain_op *op, float value, float scale
 
 // Column e of a row of codes, by their table.
 MGL_PLAIN_FN float mgl_coded_value(const mgl_plain_tensor *w, uint32_t row, uint32_t e) {
-  const uint8_t *at = (const uint8_t *)w->data + row * w->row_bytes;
-  if (w->dtype == MGL_DTYPE_I4) {
-    const uint16_t word = ((const uint16_t *)(const void *)at)[e / 128 * 32 + e % 32];
-    return w->code[(uint32_t)word >> (e % 128 / 32 * 4) & 15];
-  }
-  return w->code[at[e]];
+  return w->code[mgl_plain_code_bits(w, (const uint8_t *)w->data + row * w->row_bytes, e)];
 }
 
 // Whole numbers: a lane goes on with features 4t to 4t + 3 of token g. (Loops are not unrolled:
@@ -145,14 +140,6 @@ MGL_PLAIN_FN uint32_t mgl_coded_f16_pair(float low, float high) {
   return out;
 }
 
-MGL_PLAIN_FN void mgl_coded_mma(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 // Elements e and e + 2 of a row.
 MGL_PLAIN_FN uint32_t mgl_coded_pair(const mgl_plain_tensor *w, uint32_t row, uint32_t e) {
   return row < w->rows && e < w->width
@@ -189,7 +176,7 @@ MGL_PLAIN_FN void mgl_coded_share_f16(const mgl_plain_op *op, uint32_t n, uint32
       for (uint32_t j = 0; j < 4; j++) {
         b[j] = mgl_coded_element(&v, i + j) * x->up;
       }
-      mgl_coded_mma(made, a, mgl_coded_f16_pair(b[0], b[2]), mgl_coded_f16_pair(b[1], b[3]));
+      mgl_mma_f16<false>(made, a, mgl_coded_f16_pair(b[0], b[2]), mgl_coded_f16_pair(b[1], b[3]));
     }
     if ((chunk + 1) % chunks != 0) {
       continue;
@@ -234,30 +221,11 @@ MGL_PLAIN_FN void mgl_coded_multiply(const mgl_plain_op *op, const mgl_ordered_s
   __syncthreads();
 }
 
-// Features from n on, of tokens from t on. All threads of a block.
-MGL_PLAIN_FN void mgl_coded_tile(const mgl_plain_op *op, uint32_t n, uint32_t t) {
-  __shared__ mgl_ordered_parts parts;
-  const mgl_plain_tensor *w = &op->in[1];
-  const uint32_t tokens = op->in[0].rows, row = threadIdx.x % MGL_PLAIN_LANES / 4;
-  mgl_ordered_source s = mgl_ordered_source_of(w, w, w->width);
-  s.x = t + row < tokens ? mgl_ordered_row(op, t + row) : 0;
-  mgl_coded_multiply(op, &s, n, &parts);
-  const uint32_t token = threadIdx.x / MGL_ORDERED_FEATURES;
-  const uint32_t feature = threadIdx.x % MGL_ORDERED_FEATURES;
-  if (token < MGL_ORDERED_TOKENS && t + token < tokens && n + feature < w->rows) {
-    mgl_ordered_put(op, n + feature, t + token, mgl_ordered_total(op, &s, &parts, token, feature));
-  }
-}
-
 #else
 
 MGL_PLAIN_FN bool mgl_plain_is_ordered_coded(const mgl_plain_op *op) {
   (void)op;
   return false;
-}
-
-MGL_PLAIN_FN void mgl_coded_tile(const mgl_plain_op *op, uint32_t n, uint32_t t) {
-  (void)op, (void)n, (void)t;
 }
 
 #endif

@@ -38,10 +38,10 @@ MGL_PLAIN_FN const float *mgl_plain_vector(const mgl_plain_op *op, const mgl_pla
 // lane every 32nd pair of elements half a head apart.
 MGL_PLAIN_FN void mgl_plain_head_norms(const mgl_plain_op *op, mgl_plain_place at) {
   const float *weight = mgl_plain_f32(&op->in[1]);
-  uint32_t lanes = mgl_plain_lanes(at), warps = at.threads / lanes, lane = at.thread % lanes;
+  uint32_t lanes = mgl_plain_lanes(at), lane = at.thread % lanes;
   uint32_t width = op->in[1].rows, half = width / 2;
-  for (uint64_t unit = (uint64_t)at.block * warps + at.thread / lanes; unit < op->units;
-       unit += (uint64_t)at.blocks * warps) {
+  for (uint64_t unit = mgl_plain_first_warp(at); unit < op->units;
+       unit += mgl_plain_warp_step(at)) {
     const float *x = mgl_plain_vector(op, 0, unit);
     float *out = (float *)op->out.data + unit * width;
     float squares = 0;

@@ -33,7 +33,7 @@ enum {
 
 // One lane: which copy of activations this iteration writes, which its run of the graph says, once
 // it is live. False: give up.
-static __device__ __forceinline__ bool mgl_loader_find_copy(mgl_loader *l) {
+MGL_DEVICE bool mgl_loader_find_copy(mgl_loader *l) {
   mgl_iteration_info info;
   while (l->copy == MGL_LOADER_COPY_UNKNOWN) {
     if (mgl_read_iteration(&l->run->protocol, &info) && info.iteration == l->iteration) {
@@ -46,7 +46,7 @@ static __device__ __forceinline__ bool mgl_loader_find_copy(mgl_loader *l) {
 }
 
 // One lane: until logits may be asked for. False: give up.
-static __device__ __forceinline__ bool mgl_loader_await_logits(mgl_loader *l, uint64_t copy_bytes) {
+MGL_DEVICE bool mgl_loader_await_logits(mgl_loader *l, uint64_t copy_bytes) {
   if (copy_bytes != 0) {
     return mgl_loader_find_copy(l);
   }
@@ -59,8 +59,7 @@ static __device__ __forceinline__ bool mgl_loader_await_logits(mgl_loader *l, ui
 }
 
 // This lane's logits of a token: experts lane, lane + 32, ...
-static __device__ __forceinline__ void mgl_loader_ask_logits(
-    const uint8_t *at, uint32_t logits[MGL_EXPERT_LANE_LOGITS]) {
+MGL_DEVICE void mgl_loader_ask_logits(const uint8_t *at, uint32_t logits[MGL_EXPERT_LANE_LOGITS]) {
 #pragma unroll
   for (uint32_t i = 0; i < MGL_EXPERT_LANE_LOGITS; i++) {
     uint32_t expert = i * 32 + threadIdx.x % 32;
@@ -74,9 +73,8 @@ static __device__ __forceinline__ void mgl_loader_ask_logits(
 // Until all of them are there, which were asked for. Where the run stops they are whatever is
 // there; numbers of experts are made of them all the same, and the task is mute. stop_at: the
 // address of the block's `stop`.
-static __device__ __forceinline__ void mgl_loader_logits(const uint8_t *at, bool carried,
-                                                         uint32_t stop_at,
-                                                         uint32_t logits[MGL_EXPERT_LANE_LOGITS]) {
+MGL_DEVICE void mgl_loader_logits(const uint8_t *at, bool carried, uint32_t stop_at,
+                                  uint32_t logits[MGL_EXPERT_LANE_LOGITS]) {
   for (;;) {
     uint32_t largest = 0;
 #pragma unroll
@@ -94,7 +92,7 @@ static __device__ __forceinline__ void mgl_loader_logits(const uint8_t *at, bool
 // --- the choice ----------------------------------------------------------------------------------
 
 // Numbers in the order of logits, above 0; a NaN is below all others.
-static __device__ __forceinline__ uint32_t mgl_expert_order(uint32_t logit) {
+MGL_DEVICE uint32_t mgl_expert_order(uint32_t logit) {
   bool nan = (logit & 0x7fffffffu) > 0x7f800000u;
   uint32_t order = (logit & 0x80000000u) != 0 ? ~logit : logit | 0x80000000u;
   return nan ? 1 : order;
@@ -106,7 +104,7 @@ struct mgl_expert_row {
   uint32_t order[MGL_EXPERT_LANE_LOGITS], place[MGL_EXPERT_LANE_LOGITS];
 };
 
-static __device__ __forceinline__ void mgl_expert_sort(mgl_expert_row *row) {
+MGL_DEVICE void mgl_expert_sort(mgl_expert_row *row) {
 #pragma unroll
   for (int from = 0; from + 1 < MGL_EXPERT_LANE_LOGITS; from++) {
 #pragma unroll
@@ -125,8 +123,8 @@ static __device__ __forceinline__ void mgl_expert_sort(mgl_expert_row *row) {
 // The whole warp: of this lane's experts those that are among the S of the token, a bit each, and
 // the largest of all logits; everybody waits for it once a layer. Each turn takes the largest ones
 // that are left. ties: of equal ones that of the lowest number, else all of them.
-static __device__ __forceinline__ uint32_t
-mgl_expert_take(const uint32_t logits[MGL_EXPERT_LANE_LOGITS], bool ties, uint32_t *top) {
+MGL_DEVICE uint32_t mgl_expert_take(const uint32_t logits[MGL_EXPERT_LANE_LOGITS], bool ties,
+                                    uint32_t *top) {
   const uint32_t lane = threadIdx.x % 32;
   uint32_t chosen = 0;
   mgl_expert_row row;
@@ -157,8 +155,7 @@ mgl_expert_take(const uint32_t logits[MGL_EXPERT_LANE_LOGITS], bool ties, uint32
 }
 
 // The lowest number is looked for only where equal ones made too many.
-static __device__ __forceinline__ uint32_t
-mgl_expert_find(const uint32_t logits[MGL_EXPERT_LANE_LOGITS], uint32_t *top) {
+MGL_DEVICE uint32_t mgl_expert_find(const uint32_t logits[MGL_EXPERT_LANE_LOGITS], uint32_t *top) {
   uint32_t chosen = 0;
   bool ties = false;
 #pragma unroll 1
@@ -170,8 +167,8 @@ mgl_expert_find(const uint32_t logits[MGL_EXPERT_LANE_LOGITS], uint32_t *top) {
 }
 
 // The whole warp: writes the S experts of a row in ascending order.
-static __device__ __forceinline__ void mgl_expert_choose(
-    const uint32_t logits[MGL_EXPERT_LANE_LOGITS], uint32_t routes_at) {
+MGL_DEVICE void mgl_expert_choose(const uint32_t logits[MGL_EXPERT_LANE_LOGITS],
+                                  uint32_t routes_at) {
   const uint32_t lane = threadIdx.x % 32;
   uint32_t top = 0;
   const uint32_t chosen = mgl_expert_find(logits, &top);
@@ -199,13 +196,12 @@ static __device__ __forceinline__ void mgl_expert_choose(
   }
 }
 
-static __device__ __forceinline__ uint32_t mgl_loader_routes(const mgl_loader *l) {
+MGL_DEVICE uint32_t mgl_loader_routes(const mgl_loader *l) {
   return l->block_at + MGL_CUDA_BLOCK_BYTES + MGL_EXPERT_ROUTES_AT;
 }
 
 // The whole warp: the experts of all rows. The next one's logits come while one's are compared.
-static __device__ __forceinline__ void mgl_loader_choose(const mgl_loader *l, const uint8_t *at,
-                                                         bool carried) {
+MGL_DEVICE void mgl_loader_choose(const mgl_loader *l, const uint8_t *at, bool carried) {
   const uint32_t stop_at = l->block_at + (uint32_t)offsetof(mgl_block, stop);
   uint32_t routes_at = mgl_loader_routes(l);
   uint32_t logits[MGL_EXPERT_LANE_LOGITS], next[MGL_EXPERT_LANE_LOGITS];
@@ -241,20 +237,18 @@ static_assert(!MGL_EXPERTS_BY_HITS || MGL_EXPERT_MARKS_AT + MGL_EXPERTS * MGL_EX
                                           MGL_CUDA_SCRATCH_BYTES,
               "room for marks");
 
-static __device__ __forceinline__ void mgl_store_words(uint32_t at, uint32_t a, uint32_t b,
-                                                       uint32_t c, uint32_t d) {
+MGL_DEVICE void mgl_store_words(uint32_t at, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(a), "r"(b), "r"(c), "r"(d)
                : "memory");
 }
 
 // Bits of words that differ: each is set, or cleared, by one lane only.
-static __device__ __forceinline__ void mgl_flip_bits(uint32_t at, uint32_t bits) {
+MGL_DEVICE void mgl_flip_bits(uint32_t at, uint32_t bits) {
   asm volatile("red.shared.xor.b32 [%0], %1;" ::"r"(at), "r"(bits) : "memory");
 }
 
 // The whole warp: marks what rows [begin, end), which are of one pass, have.
-static __device__ __forceinline__ void mgl_expert_mark_rows(uint32_t scratch, uint32_t begin,
-                                                            uint32_t end) {
+MGL_DEVICE void mgl_expert_mark_rows(uint32_t scratch, uint32_t begin, uint32_t end) {
   const uint32_t lane = threadIdx.x % 32;
   __syncwarp();  // other lanes' marks are cleared, and routes are there
 #pragma unroll 1
@@ -271,7 +265,7 @@ static __device__ __forceinline__ void mgl_expert_mark_rows(uint32_t scratch, ui
 }
 
 // The whole warp: what a pass has hit, in ascending order; clears the slots of all marks.
-static __device__ __forceinline__ void mgl_expert_put_hits(uint32_t scratch, uint32_t pass) {
+MGL_DEVICE void mgl_expert_put_hits(uint32_t scratch, uint32_t pass) {
   const uint32_t lane = threadIdx.x % 32;
   const uint32_t at =
       scratch + MGL_EXPERT_HITS_AT + pass * (MGL_EXPERT_MOST_HITS * MGL_EXPERT_HIT_BYTES);
@@ -301,7 +295,7 @@ static __device__ __forceinline__ void mgl_expert_put_hits(uint32_t scratch, uin
 }
 
 // The whole warp: the parts of all rows, experts ascending.
-static __device__ __forceinline__ void mgl_expert_put_parts(uint32_t scratch) {
+MGL_DEVICE void mgl_expert_put_parts(uint32_t scratch) {
   const uint32_t lane = threadIdx.x % 32;
   uint32_t count = 0;
 #pragma unroll 1
@@ -347,14 +341,14 @@ static __device__ __noinline__ void mgl_expert_share(uint32_t scratch, uint32_t 
 }
 
 // Down follows gate and up in the program, and reads the same logits.
-static __device__ __forceinline__ uint32_t mgl_loader_key(uint32_t experts) {
+MGL_DEVICE uint32_t mgl_loader_key(uint32_t experts) {
   uint32_t op = experts >> 2;
   return (experts & 3) == MGL_LOAD_EXPERTS_UP ? op : op - 1;
 }
 
 // The whole warp: the experts of all tokens for a task (mgl_load.experts), unless they are there.
 // False: give up. (For down they are there, and it needs no trip to the L2 to find that out.)
-static __device__ __forceinline__ bool mgl_loader_route(mgl_loader *l, uint32_t experts) {
+MGL_DEVICE bool mgl_loader_route(mgl_loader *l, uint32_t experts) {
   if (l->routed == mgl_loader_key(experts)) {
     return true;
   }
@@ -388,25 +382,22 @@ struct mgl_expert_line {
   uint32_t count;
 };
 
-static __device__ __forceinline__ uint32_t mgl_line_expert(const mgl_expert_line *line,
-                                                           uint32_t i) {
+MGL_DEVICE uint32_t mgl_line_expert(const mgl_expert_line *line, uint32_t i) {
   return mgl_load_shared_word(line->at + i * line->step);
 }
 
-static __device__ __forceinline__ mgl_expert_line mgl_line_of_row(const mgl_loader *l,
-                                                                  uint32_t row) {
+MGL_DEVICE mgl_expert_line mgl_line_of_row(const mgl_loader *l, uint32_t row) {
   return {mgl_loader_routes(l) + row * (MGL_EXPERT_SLOTS * MGL_EXPERT_ROUTE_BYTES),
           MGL_EXPERT_ROUTE_BYTES, MGL_EXPERT_SLOTS};
 }
 
-static __device__ __forceinline__ mgl_expert_line mgl_line_of_parts(const mgl_loader *l) {
+MGL_DEVICE mgl_expert_line mgl_line_of_parts(const mgl_loader *l) {
   const uint32_t scratch = l->block_at + MGL_CUDA_BLOCK_BYTES;
   return {scratch + MGL_EXPERT_PARTS_AT, MGL_EXPERT_HIT_BYTES,
           l->rows == 0 ? 0 : mgl_load_shared_word(scratch + MGL_EXPERT_PARTS_COUNT_AT)};
 }
 
-static __device__ __forceinline__ mgl_expert_line mgl_line_of_pass(const mgl_loader *l,
-                                                                   uint32_t pass) {
+MGL_DEVICE mgl_expert_line mgl_line_of_pass(const mgl_loader *l, uint32_t pass) {
   const uint32_t scratch = l->block_at + MGL_CUDA_BLOCK_BYTES;
   return {scratch + MGL_EXPERT_HITS_AT + pass * (MGL_EXPERT_MOST_HITS * MGL_EXPERT_HIT_BYTES),
           MGL_EXPERT_HIT_BYTES,
@@ -414,9 +405,8 @@ static __device__ __forceinline__ mgl_expert_line mgl_line_of_pass(const mgl_loa
 }
 
 // Row blocks [begin, end) of gate and up of a line.
-static __device__ __forceinline__ bool mgl_load_up(mgl_loader *l, const mgl_load *load,
-                                                   const mgl_expert_line *line, uint32_t begin,
-                                                   uint32_t end) {
+MGL_DEVICE bool mgl_load_up(mgl_loader *l, const mgl_load *load, const mgl_expert_line *line,
+                            uint32_t begin, uint32_t end) {
 #pragma unroll 1
   for (uint32_t block = begin; block < end; block++) {
     uint64_t from =
@@ -435,9 +425,8 @@ static __device__ __forceinline__ bool mgl_load_up(mgl_loader *l, const mgl_load
 
 // Row block `block` of down, of all of a line. joined: an expert's row begins where the one before
 // ends, so a page may have parts of several; else with a page of its own.
-static __device__ __forceinline__ bool mgl_load_down(mgl_loader *l, const mgl_load *load,
-                                                     const mgl_expert_line *line, bool joined,
-                                                     uint32_t block) {
+MGL_DEVICE bool mgl_load_down(mgl_loader *l, const mgl_load *load, const mgl_expert_line *line,
+                              bool joined, uint32_t block) {
   uint32_t i = 0, in_row = 0;
 #pragma unroll 1
   while (i < line->count) {
@@ -461,8 +450,7 @@ static __device__ __forceinline__ bool mgl_load_down(mgl_loader *l, const mgl_lo
       in_row = in_row == MGL_EXPERT_DOWN_BYTES ? 0 : in_row;
     }
     mgl_page_asked(full);
-    mgl_ring_next(l, &l->page, &l->parity);
-    l->in_flight++;
+    mgl_load_ends(l);
   }
   return true;
 }
@@ -470,9 +458,8 @@ static __device__ __forceinline__ bool mgl_load_down(mgl_loader *l, const mgl_lo
 // --- pages of codes ------------------------------------------------------------------------------
 
 // As mgl_load_up: an expert's row block is whole panels.
-static __device__ __forceinline__ bool mgl_load_coded_up(mgl_loader *l, const mgl_load *load,
-                                                         const mgl_expert_line *line,
-                                                         uint32_t begin, uint32_t end) {
+MGL_DEVICE bool mgl_load_coded_up(mgl_loader *l, const mgl_load *load, const mgl_expert_line *line,
+                                  uint32_t begin, uint32_t end) {
   const uint32_t panels = mgl_panels_of(MGL_EXPERT_WIDTH);
   const uint32_t most = mgl_packing_panels((mgl_packing)load->packing);
 #pragma unroll 1
@@ -497,9 +484,8 @@ struct mgl_expert_place {
   const uint8_t *block;   // that expert's row block
 };
 
-static __device__ __forceinline__ void mgl_expert_enter(const mgl_load *load,
-                                                        const mgl_expert_line *line, uint32_t block,
-                                                        mgl_expert_place *at) {
+MGL_DEVICE void mgl_expert_enter(const mgl_load *load, const mgl_expert_line *line, uint32_t block,
+                                 mgl_expert_place *at) {
   const uint32_t expert = mgl_line_expert(line, at->slot);
   const uint64_t first = (uint64_t)expert * MGL_EXPERT_DOWN_BLOCKS + block;
   at->column = 0;
@@ -507,11 +493,9 @@ static __device__ __forceinline__ void mgl_expert_enter(const mgl_load *load,
 }
 
 // A panel of that row.
-static __device__ __forceinline__ void mgl_load_panel_of_slots(const mgl_load *load,
-                                                               const mgl_expert_line *line,
-                                                               uint32_t block, uint32_t to,
-                                                               uint32_t full,
-                                                               mgl_expert_place *at) {
+MGL_DEVICE void mgl_load_panel_of_slots(const mgl_load *load, const mgl_expert_line *line,
+                                        uint32_t block, uint32_t to, uint32_t full,
+                                        mgl_expert_place *at) {
   for (uint32_t done = 0; done < MGL_PANEL_K;) {
     const mgl_panel_part part = mgl_panel_part_of((mgl_packing)load->packing, load->panel_bytes,
                                                   done, at->column, MGL_EXPERT_FEATURES);
@@ -526,9 +510,8 @@ static __device__ __forceinline__ void mgl_load_panel_of_slots(const mgl_load *l
 }
 
 // As mgl_load_down, joined.
-static __device__ __forceinline__ bool mgl_load_coded_down(mgl_loader *l, const mgl_load *load,
-                                                           const mgl_expert_line *line,
-                                                           uint32_t block) {
+MGL_DEVICE bool mgl_load_coded_down(mgl_loader *l, const mgl_load *load,
+                                    const mgl_expert_line *line, uint32_t block) {
   const uint32_t panels = MGL_EXPERT_SLOTS * MGL_EXPERT_FEATURES / MGL_PANEL_K;
   const uint32_t most = mgl_packing_panels((mgl_packing)load->packing);
   mgl_expert_place at = {};
@@ -545,16 +528,14 @@ static __device__ __forceinline__ bool mgl_load_coded_down(mgl_loader *l, const 
       mgl_load_panel_of_slots(load, line, block, to + j * load->panel_bytes, full, &at);
     }
     mgl_page_asked(full);
-    mgl_ring_next(l, &l->page, &l->parity);
-    l->in_flight++;
+    mgl_load_ends(l);
   }
   return true;
 }
 
 // As mgl_load_down, else.
-static __device__ __forceinline__ bool mgl_load_coded_hits(mgl_loader *l, const mgl_load *load,
-                                                           const mgl_expert_line *line,
-                                                           uint32_t block) {
+MGL_DEVICE bool mgl_load_coded_hits(mgl_loader *l, const mgl_load *load,
+                                    const mgl_expert_line *line, uint32_t block) {
   const uint32_t panels = mgl_panels_of(MGL_EXPERT_FEATURES);
 #pragma unroll 1
   for (uint32_t i = 0; i < line->count; i++) {
@@ -572,8 +553,7 @@ static __device__ __forceinline__ bool mgl_load_coded_hits(mgl_loader *l, const 
       mgl_page_copy(to + part.codes_to, from + part.codes_from, part.codes_bytes, full);
       mgl_page_copy(to + part.scales_to, from + part.scales_from, part.scales_bytes, full);
       mgl_page_asked(full);
-      mgl_ring_next(l, &l->page, &l->parity);
-      l->in_flight++;
+      mgl_load_ends(l);
     }
   }
   return true;
@@ -581,17 +561,17 @@ static __device__ __forceinline__ bool mgl_load_coded_hits(mgl_loader *l, const 
 
 // --- a task --------------------------------------------------------------------------------------
 
-static __device__ __forceinline__ bool mgl_is_coded(const mgl_load *load) {
+MGL_DEVICE bool mgl_is_coded(const mgl_load *load) {
   return MGL_HAS_CODES && load->packing != MGL_PACKING_BF16;
 }
 
 // Whether tokens share the reading and their task has a body for that (linear/tasks_experts.cuh).
-static __device__ __forceinline__ bool mgl_loads_hits(const mgl_loader *l, const mgl_load *load) {
+MGL_DEVICE bool mgl_loads_hits(const mgl_loader *l, const mgl_load *load) {
   return MGL_EXPERTS_BY_HITS && l->several &&
          (!mgl_is_coded(load) || MGL_EXPERT_FEATURES % MGL_SHARE_K == 0);
 }
 
-static __device__ __forceinline__ bool mgl_load_ups(mgl_loader *l, const mgl_load *load) {
+MGL_DEVICE bool mgl_load_ups(mgl_loader *l, const mgl_load *load) {
   const bool hits = mgl_loads_hits(l, load);
   const uint32_t lines = hits ? 1 : l->rows;
 #pragma unroll 1
@@ -607,7 +587,7 @@ static __device__ __forceinline__ bool mgl_load_ups(mgl_loader *l, const mgl_loa
   return true;
 }
 
-static __device__ __forceinline__ bool mgl_load_downs(mgl_loader *l, const mgl_load *load) {
+MGL_DEVICE bool mgl_load_downs(mgl_loader *l, const mgl_load *load) {
   const bool hits = mgl_loads_hits(l, load);
   const uint32_t lines =
       hits ? (l->rows + (MGL_EXPERT_PASS_ROWS - 1)) / MGL_EXPERT_PASS_ROWS : l->rows;
@@ -627,7 +607,7 @@ static __device__ __forceinline__ bool mgl_load_downs(mgl_loader *l, const mgl_l
 }
 
 // All pages of a task of experts. False: give up.
-static __device__ __forceinline__ bool mgl_load_experts(mgl_loader *l, const mgl_load *load) {
+MGL_DEVICE bool mgl_load_experts(mgl_loader *l, const mgl_load *load) {
   const bool up = (load->experts & 3) == MGL_LOAD_EXPERTS_UP;
   const uint32_t pages = (load->end - load->begin) * l->rows *
                          (mgl_is_coded(load) ? mgl_coded_pages(load->packing, load->k_padded)

@@ -59,8 +59,8 @@ struct mgl_controller {
 
 // --- watching ------------------------------------------------------------------------------------
 
-static __device__ __forceinline__ void mgl_raise_stall(mgl_cuda_run *run, mgl_cuda_stall what,
-                                                       uint32_t worker, uint64_t task_id) {
+MGL_DEVICE void mgl_raise_stall(mgl_cuda_run *run, mgl_cuda_stall what, uint32_t worker,
+                                uint64_t task_id) {
   uint64_t stall = (uint64_t)what << 48 | (uint64_t)worker << 32 | (uint32_t)task_id;
   (void)mgl_cas_acq_rel(&run->stall, MGL_CUDA_STALL_NONE, stall);
   mgl_raise_fault(&run->protocol, MGL_FAULT_STUCK);
@@ -93,7 +93,7 @@ static __device__ __noinline__ void mgl_report_stall(mgl_cuda_run *run, uint32_t
 }
 
 // After an empty poll. False: the run has failed.
-static __device__ __forceinline__ bool mgl_watch_progress(mgl_controller *c, uint32_t waits_for) {
+MGL_DEVICE bool mgl_watch_progress(mgl_controller *c, uint32_t waits_for) {
   mgl_watch *watch = &c->watch;
   watch->polls++;
   if (watch->polls % MGL_POLLS_PER_FAULT == 0 &&
@@ -125,15 +125,14 @@ static __device__ __forceinline__ bool mgl_watch_progress(mgl_controller *c, uin
 }
 
 // A random pause in debug runs.
-static __device__ __forceinline__ void mgl_delay(const mgl_cuda_run *run, uint64_t iteration,
-                                                 uint32_t task, uint32_t salt) {
+MGL_DEVICE void mgl_delay(const mgl_cuda_run *run, uint64_t iteration, uint32_t task,
+                          uint32_t salt) {
   uint32_t hash = ((uint32_t)iteration * 0x9e3779b9u ^ task * 0x85ebca6bu ^ salt) * 0xc2b2ae35u;
   __nanosleep((hash >> 8) % (run->delay + 1));
 }
 
-static __device__ __forceinline__ bool mgl_is_injected(const mgl_cuda_run *run,
-                                                       mgl_cuda_injection what, uint64_t iteration,
-                                                       uint32_t task) {
+MGL_DEVICE bool mgl_is_injected(const mgl_cuda_run *run, mgl_cuda_injection what,
+                                uint64_t iteration, uint32_t task) {
   return run->injection == (uint32_t)what && task == run->injection_task &&
          iteration == run->injection_iteration;
 }
@@ -141,7 +140,7 @@ static __device__ __forceinline__ bool mgl_is_injected(const mgl_cuda_run *run,
 // --- the list ------------------------------------------------------------------------------------
 
 // Lane 0: enters the live iteration once it is one that this worker has not been in.
-static __device__ __forceinline__ mgl_poll_result mgl_poll_iteration(mgl_controller *c) {
+MGL_DEVICE mgl_poll_result mgl_poll_iteration(mgl_controller *c) {
   const mgl_protocol *p = &c->run->protocol;
   if (!mgl_read_iteration(p, &c->info) || c->info.iteration < c->iteration) {
     return MGL_POLL_NONE;
@@ -151,7 +150,7 @@ static __device__ __forceinline__ mgl_poll_result mgl_poll_iteration(mgl_control
 }
 
 // All lanes: the next iteration's list.
-static __device__ __forceinline__ void mgl_begin_list(mgl_controller *c) {
+MGL_DEVICE void mgl_begin_list(mgl_controller *c) {
   c->iteration = __shfl_sync(0xffffffffu, (unsigned long long)c->iteration, 0);
   c->info.run = __shfl_sync(0xffffffffu, (unsigned long long)c->info.run, 0);
   c->info.graph = __shfl_sync(0xffffffffu, c->info.graph, 0);
@@ -173,7 +172,7 @@ enum : uint32_t { MGL_NO_STEP = UINT32_MAX };
 
 // All lanes: where the next step stands in the graph's steps, as mgl_next_task chooses it;
 // MGL_NO_STEP: there is none left in this iteration.
-static __device__ __forceinline__ uint32_t mgl_next_step(mgl_controller *c) {
+MGL_DEVICE uint32_t mgl_next_step(mgl_controller *c) {
   const bool has_aot = c->at < c->end;
   const uint32_t lane = threadIdx.x % 32;
   if (has_aot && c->at >= c->batch_end) {
@@ -208,7 +207,7 @@ static __device__ __forceinline__ uint32_t mgl_next_step(mgl_controller *c) {
 }
 
 // All lanes: the step at a place that mgl_next_step has found last.
-static __device__ __forceinline__ mgl_cuda_step mgl_step_at(mgl_controller *c, uint32_t at) {
+MGL_DEVICE mgl_cuda_step mgl_step_at(mgl_controller *c, uint32_t at) {
   if (at + 1 != c->at) {  // a JIT task: places of lists are below those of JIT tasks
     return c->steps[at];
   }
@@ -227,7 +226,7 @@ static __device__ __forceinline__ mgl_cuda_step mgl_step_at(mgl_controller *c, u
 
 // Lane 0: whether the step's event is activated. (A relaxed load with a fence after the last one
 // takes 0.4 us longer a stage: docs/log/030.)
-static __device__ __forceinline__ bool mgl_step_ready(const mgl_word *counter, uint64_t target) {
+MGL_DEVICE bool mgl_step_ready(const mgl_word *counter, uint64_t target) {
   // Acquire, paired with the releases of the triggers: what the tasks before wrote is visible.
   return counter == nullptr ||
          (MGL_RANKS > 1 ? mgl_load_acquire_system(counter) : mgl_load_acquire(counter)) >= target;
@@ -235,7 +234,7 @@ static __device__ __forceinline__ bool mgl_step_ready(const mgl_word *counter, u
 
 // --- handing over --------------------------------------------------------------------------------
 
-static __device__ __forceinline__ void mgl_next_slot(mgl_controller *c) {
+MGL_DEVICE void mgl_next_slot(mgl_controller *c) {
   if (++c->slot == MGL_CUDA_SLOTS) {
     c->slot = 0;
     c->parity ^= 1;
@@ -243,7 +242,7 @@ static __device__ __forceinline__ void mgl_next_slot(mgl_controller *c) {
 }
 
 // Whether only workers that poll its counter wait for an event of this type and with these flags.
-static __device__ __forceinline__ bool mgl_is_polled(uint32_t type_and_flags) {
+MGL_DEVICE bool mgl_is_polled(uint32_t type_and_flags) {
   const uint32_t type = type_and_flags >> 16;
   const uint32_t flags = type_and_flags & 0xffff;
   return (type == MGL_EVENT_LAUNCH_TASKS || type == MGL_EVENT_LAUNCH_MASSIVE_TASKS) && flags != 0 &&
@@ -251,7 +250,7 @@ static __device__ __forceinline__ bool mgl_is_polled(uint32_t type_and_flags) {
 }
 
 // A task of this block that was handed over and has not ended, MGL_NO_EVENT if there is none.
-static __device__ __forceinline__ uint32_t mgl_held_task(const mgl_controller *c) {
+MGL_DEVICE uint32_t mgl_held_task(const mgl_controller *c) {
   static_assert(MGL_CUDA_SLOTS == 2, "the other slot was filled before");
   mgl_block *block = c->block;
   uint32_t other = c->slot ^ 1;
@@ -266,7 +265,7 @@ static __device__ __forceinline__ uint32_t mgl_held_task(const mgl_controller *c
 
 // All lanes: until the next slot may be filled. Where tasks wait for words of activations, this is
 // where a run that does not get on is noticed. False: the run has failed.
-static __device__ __forceinline__ bool mgl_await_slot(mgl_controller *c) {
+MGL_DEVICE bool mgl_await_slot(mgl_controller *c) {
   while (!mgl_mbarrier_try_briefly(&c->block->stored[c->slot], c->parity ^ 1)) {
     uint32_t failed = 0;
     if (threadIdx.x % 32 == 0) {
@@ -281,9 +280,8 @@ static __device__ __forceinline__ bool mgl_await_slot(mgl_controller *c) {
 
 // All lanes: fills the slot and announces it. known: the loader knows of it, or is told. False: the
 // run has failed.
-static __device__ __forceinline__ bool mgl_announce(mgl_controller *c,
-                                                    const mgl_iteration_info *info,
-                                                    const mgl_cuda_step *step, bool known) {
+MGL_DEVICE bool mgl_announce(mgl_controller *c, const mgl_iteration_info *info,
+                             const mgl_cuda_step *step, bool known) {
   mgl_block *block = c->block;
   mgl_slot *slot = &block->slots[c->slot];
   uint32_t lane = threadIdx.x % 32;
@@ -364,8 +362,8 @@ static __device__ __forceinline__ bool mgl_announce(mgl_controller *c,
 
 // Lane 0: the task in the slot may run. What others wait for comes first.
 // (Where it waits for words of activations, its consumers go on asking for them.)
-static __device__ __forceinline__ void mgl_let_go(mgl_controller *c, const mgl_iteration_info *info,
-                                                  const mgl_cuda_step *step, bool known) {
+MGL_DEVICE void mgl_let_go(mgl_controller *c, const mgl_iteration_info *info,
+                           const mgl_cuda_step *step, bool known) {
   if (c->block->debug != 0) {
     mgl_delay(c->run, info->iteration, step->task, 1);
   }
@@ -379,7 +377,7 @@ static __device__ __forceinline__ void mgl_let_go(mgl_controller *c, const mgl_i
 }
 
 // All lanes: runs the step at this place of the graph's steps. False: the run has failed.
-static __device__ __forceinline__ bool mgl_run_step(mgl_controller *c, uint32_t at) {
+MGL_DEVICE bool mgl_run_step(mgl_controller *c, uint32_t at) {
   mgl_cuda_step step = mgl_step_at(c, at);
   const mgl_word *counter = nullptr;
   if (step.wait_event != MGL_NO_EVENT) {
@@ -415,7 +413,7 @@ static __device__ __forceinline__ bool mgl_run_step(mgl_controller *c, uint32_t 
 enum { MGL_POLLS_BEFORE_PAUSE = 8192, MGL_POLL_PAUSE_NS = 2000 };
 
 // All lanes: until this worker is in an iteration that it has not been in. False: the run ends.
-static __device__ __forceinline__ bool mgl_find_iteration(mgl_controller *c) {
+MGL_DEVICE bool mgl_find_iteration(mgl_controller *c) {
   uint32_t found = MGL_POLL_NONE;
   if (threadIdx.x % 32 == 0) {
     do {
@@ -438,7 +436,7 @@ static __device__ __forceinline__ bool mgl_find_iteration(mgl_controller *c) {
 
 // All lanes: where the next step of this worker stands, in the iteration that it is in or a later
 // one; MGL_NO_STEP: the run ends.
-static __device__ __forceinline__ uint32_t mgl_find_step(mgl_controller *c) {
+MGL_DEVICE uint32_t mgl_find_step(mgl_controller *c) {
   for (;;) {
     if (c->entered) {
       uint32_t at = mgl_next_step(c);
@@ -456,7 +454,7 @@ static __device__ __forceinline__ uint32_t mgl_find_step(mgl_controller *c) {
 
 // Until the plan of an iteration is announced, which it is but where there was nothing to do;
 // returns its graph, 255: none follows.
-static __device__ __forceinline__ uint32_t mgl_await_plan(mgl_cuda_run *run, uint64_t iteration) {
+MGL_DEVICE uint32_t mgl_await_plan(mgl_cuda_run *run, uint64_t iteration) {
   const mgl_word *word = &run->announced[iteration & 1];
   // Release, paired with the acquire of the planner: all of the iterations before has ended.
   mgl_store_release(&run->planning.ended, iteration);
@@ -495,7 +493,7 @@ static __device__ __noinline__ void mgl_begin_run(mgl_protocol *p) {
   mgl_begin_iteration(p, 0, false);
 }
 
-static __device__ __forceinline__ void mgl_controller_run(mgl_cuda_run *run, mgl_block *block) {
+MGL_DEVICE void mgl_controller_run(mgl_cuda_run *run, mgl_block *block) {
   mgl_controller c = {};
   c.run = run;
   c.block = block;

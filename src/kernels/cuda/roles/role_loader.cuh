@@ -73,8 +73,7 @@ struct mgl_loader {
 };
 
 // Both 0 and 1 are phases that a page may be in; a page that was never filled is free.
-static __device__ __forceinline__ void mgl_ring_next(const mgl_loader *l, uint32_t *page,
-                                                     uint32_t *parity) {
+MGL_DEVICE void mgl_ring_next(const mgl_loader *l, uint32_t *page, uint32_t *parity) {
   if (++*page == l->page_count) {
     *page = 0;
     *parity ^= 1;
@@ -82,31 +81,31 @@ static __device__ __forceinline__ void mgl_ring_next(const mgl_loader *l, uint32
 }
 
 // Reads a word of the block that other warps write.
-static __device__ __forceinline__ uint32_t mgl_loader_word(const mgl_loader *l, size_t offset) {
+MGL_DEVICE uint32_t mgl_loader_word(const mgl_loader *l, size_t offset) {
   return mgl_load_shared_word(l->block_at + (uint32_t)offset);
 }
 
 // Addresses of a page's mbarriers.
-static __device__ __forceinline__ uint32_t mgl_loader_full(const mgl_loader *l, uint32_t page) {
+MGL_DEVICE uint32_t mgl_loader_full(const mgl_loader *l, uint32_t page) {
   return l->block_at + (uint32_t)offsetof(mgl_block, page_full) + page * (uint32_t)sizeof(uint64_t);
 }
 
-static __device__ __forceinline__ uint32_t mgl_loader_free(const mgl_loader *l, uint32_t page) {
+MGL_DEVICE uint32_t mgl_loader_free(const mgl_loader *l, uint32_t page) {
   return l->block_at + (uint32_t)offsetof(mgl_block, page_free) + page * (uint32_t)sizeof(uint64_t);
 }
 
 // True if the loader should give up: the run stopped, and the task will never run.
-static __device__ __forceinline__ bool mgl_loader_gives_up(const mgl_loader *l) {
+MGL_DEVICE bool mgl_loader_gives_up(const mgl_loader *l) {
   return mgl_loader_word(l, offsetof(mgl_block, stop)) != 0 &&
          l->ordinal >= mgl_loader_word(l, offsetof(mgl_block, activated));
 }
 
-static __device__ __forceinline__ void mgl_loader_saw_landing(mgl_loader *l) {
+MGL_DEVICE void mgl_loader_saw_landing(mgl_loader *l) {
   l->in_flight--;
   mgl_ring_next(l, &l->landed, &l->landed_parity);
 }
 
-static __device__ __forceinline__ void mgl_loader_look(mgl_loader *l) {
+MGL_DEVICE void mgl_loader_look(mgl_loader *l) {
   while (l->in_flight > 0 &&
          mgl_mbarrier_test_at(mgl_loader_full(l, l->landed), l->landed_parity)) {
     mgl_loader_saw_landing(l);
@@ -118,24 +117,18 @@ static __device__ __forceinline__ void mgl_loader_look(mgl_loader *l) {
 enum { MGL_LOADER_LANES = 1 };
 
 // Before the copies into a page: so many bytes will come.
-static __device__ __forceinline__ void mgl_page_expect(uint32_t bytes, uint32_t full) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(full), "r"(bytes)
-               : "memory");
+MGL_DEVICE void mgl_page_expect(uint32_t bytes, uint32_t full) {
+  mgl_mbarrier_expect_at(full, bytes);
 }
 
 // Behind them.
-static __device__ __forceinline__ void mgl_page_asked(uint32_t) {}
+MGL_DEVICE void mgl_page_asked(uint32_t) {}
 
 // One bulk copy. The hint: these bytes are read once an iteration, so they should not push out what
 // is read again (L2::evict_first, as createpolicy encodes it for all of the bytes).
-static __device__ __forceinline__ void mgl_page_copy(uint32_t page_at, const uint8_t *from,
-                                                     uint32_t bytes, uint32_t full) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
-      "[%1], "
-      "%2, [%3], %4;" ::"r"(page_at),
-      "l"(from), "r"(bytes), "r"(full), "l"(0x12f0000000000000ull)
-      : "memory");
+MGL_DEVICE void mgl_page_copy(uint32_t page_at, const uint8_t *from, uint32_t bytes,
+                              uint32_t full) {
+  mgl_bulk_copy_by(0x12f0000000000000ull, page_at, from, bytes, full);
 }
 
 #else
@@ -144,7 +137,7 @@ enum { MGL_LOADER_LANES = 32 };
 
 // `count` times 16 bytes a lane; with the hint of the bulk copy.
 template <int count>
-static __device__ __forceinline__ void mgl_lane_copies(uint32_t to, const uint8_t *from) {
+MGL_DEVICE void mgl_lane_copies(uint32_t to, const uint8_t *from) {
 #pragma unroll
   for (int i = 0; i < count; i++) {
     asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to + i * 512),
@@ -153,16 +146,15 @@ static __device__ __forceinline__ void mgl_lane_copies(uint32_t to, const uint8_
   }
 }
 
-static __device__ __forceinline__ void mgl_page_expect(uint32_t, uint32_t) {}
+MGL_DEVICE void mgl_page_expect(uint32_t, uint32_t) {}
 
-static __device__ __forceinline__ void mgl_page_asked(uint32_t full) {
+MGL_DEVICE void mgl_page_asked(uint32_t full) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(full) : "memory");
 }
 
 // The whole warp copies. Copies follow each other without anything between them: one warp has to
 // ask for all that a multiprocessor reads, a copy every 20 ns.
-static __device__ __forceinline__ void mgl_page_copy(uint32_t page_at, const uint8_t *from,
-                                                     uint32_t bytes, uint32_t) {
+MGL_DEVICE void mgl_page_copy(uint32_t page_at, const uint8_t *from, uint32_t bytes, uint32_t) {
   uint32_t to = page_at + threadIdx.x % 32 * 16;
   from += threadIdx.x % 32 * 16;
   if (bytes == MGL_CUDA_PAGE_BYTES) {
@@ -179,25 +171,32 @@ static __device__ __forceinline__ void mgl_page_copy(uint32_t page_at, const uin
 
 #endif
 
-static __device__ __forceinline__ void mgl_page_load(uint32_t page_at, const uint8_t *from,
-                                                     uint32_t bytes, uint32_t full) {
+MGL_DEVICE void mgl_init_pages(mgl_block *block, uint32_t pages) {
+  for (uint32_t i = 0; i < pages; i++) {
+    mgl_mbarrier_init(&block->page_full[i], MGL_LOADER_LANES);
+    mgl_mbarrier_init(&block->page_free[i], MGL_CUDA_CONSUMER_WARPS);
+  }
+}
+
+MGL_DEVICE void mgl_page_load(uint32_t page_at, const uint8_t *from, uint32_t bytes,
+                              uint32_t full) {
   mgl_page_expect(bytes, full);
   mgl_page_copy(page_at, from, bytes, full);
   mgl_page_asked(full);
 }
 
 // Gives all lanes that load what the first of them has found, so that they stay together.
-static __device__ __forceinline__ bool mgl_loader_told(bool found) {
+MGL_DEVICE bool mgl_loader_told(bool found) {
   return MGL_LOADER_LANES == 1 ? found : __shfl_sync(0xffffffffu, found, 0) != 0;
 }
 
 // True for the lane that looks at mbarriers, where several load.
-static __device__ __forceinline__ bool mgl_loader_looks() {
+MGL_DEVICE bool mgl_loader_looks() {
   return MGL_LOADER_LANES == 1 || threadIdx.x % 32 == 0;
 }
 
 // Waits until few enough pages are on their way. False: give up. One lane.
-static __device__ __forceinline__ bool mgl_loader_await_landing(mgl_loader *l) {
+MGL_DEVICE bool mgl_loader_await_landing(mgl_loader *l) {
   while (l->in_flight >= l->bound) {
     if (l->bound == l->most) {  // nothing but a landing changes this, and that is sure to come
       mgl_mbarrier_wait_at(mgl_loader_full(l, l->landed), l->landed_parity);
@@ -217,7 +216,7 @@ static __device__ __forceinline__ bool mgl_loader_await_landing(mgl_loader *l) {
 
 // Waits until few enough are on their way and the next page of the ring is free. False: give up.
 // One lane.
-static __device__ __forceinline__ bool mgl_loader_await_room(mgl_loader *l) {
+MGL_DEVICE bool mgl_loader_await_room(mgl_loader *l) {
   if (!mgl_loader_await_landing(l)) {
     return false;
   }
@@ -230,25 +229,28 @@ static __device__ __forceinline__ bool mgl_loader_await_room(mgl_loader *l) {
 }
 
 // Says to all lanes that load whether there is room.
-static __device__ __forceinline__ bool mgl_loader_room(mgl_loader *l) {
+MGL_DEVICE bool mgl_loader_room(mgl_loader *l) {
   return mgl_loader_told(!mgl_loader_looks() || mgl_loader_await_room(l));
 }
 
-static __device__ __forceinline__ bool mgl_load_page(mgl_loader *l, const uint8_t *from,
-                                                     uint32_t bytes) {
+// Behind the copies into the ring's next page.
+MGL_DEVICE void mgl_load_ends(mgl_loader *l) {
+  mgl_ring_next(l, &l->page, &l->parity);
+  l->in_flight++;
+}
+
+MGL_DEVICE bool mgl_load_page(mgl_loader *l, const uint8_t *from, uint32_t bytes) {
   if (!mgl_loader_room(l)) {
     return false;
   }
   mgl_page_load(l->pages_at + l->page * MGL_PAGE_BYTES, from, bytes, mgl_loader_full(l, l->page));
-  mgl_ring_next(l, &l->page, &l->parity);
-  l->in_flight++;
+  mgl_load_ends(l);
   return true;
 }
 
 // A page of `count` panels (1 or 2), each so many bytes behind the one before.
-static __device__ __forceinline__ bool mgl_load_panels(mgl_loader *l, const mgl_load *load,
-                                                       const uint8_t *from, uint64_t step,
-                                                       uint32_t count) {
+MGL_DEVICE bool mgl_load_panels(mgl_loader *l, const mgl_load *load, const uint8_t *from,
+                                uint64_t step, uint32_t count) {
   if (count == 1 || step == load->panel_bytes) {
     return mgl_load_page(l, from, count * load->panel_bytes);
   }
@@ -261,14 +263,13 @@ static __device__ __forceinline__ bool mgl_load_panels(mgl_loader *l, const mgl_
   mgl_page_copy(to, from, load->panel_bytes, full);
   mgl_page_copy(to + load->panel_bytes, from + step, load->panel_bytes, full);
   mgl_page_asked(full);
-  mgl_ring_next(l, &l->page, &l->parity);
-  l->in_flight++;
+  mgl_load_ends(l);
   return true;
 }
 
 // As mgl_load_batch, of codes.
-static __device__ __forceinline__ bool mgl_load_coded_batch(mgl_loader *l, const mgl_load *load,
-                                                            uint32_t block, uint32_t blocks) {
+MGL_DEVICE bool mgl_load_coded_batch(mgl_loader *l, const mgl_load *load, uint32_t block,
+                                     uint32_t blocks) {
   const uint32_t panels = mgl_panels_of(load->k_padded);
   const uint32_t most = mgl_packing_panels((mgl_packing)load->packing);
   const uint64_t block_bytes = (uint64_t)panels * load->panel_bytes;
@@ -289,15 +290,15 @@ static __device__ __forceinline__ bool mgl_load_coded_batch(mgl_loader *l, const
 }
 
 // Pages that may be on their way before a task has inputs.
-static __device__ __forceinline__ uint32_t mgl_loader_bound(const mgl_loader *l) {
+MGL_DEVICE uint32_t mgl_loader_bound(const mgl_loader *l) {
   return l->most_ahead != 0 ? l->most_ahead : l->most;
 }
 
 #include "kernels/cuda/roles/loader_experts.cuh"  // by the functions above
 
 // The pages of a batch of row blocks, in the order of page_stream.cuh.
-static __device__ __forceinline__ bool mgl_load_batch(mgl_loader *l, const mgl_load *load,
-                                                      uint32_t block, uint32_t blocks) {
+MGL_DEVICE bool mgl_load_batch(mgl_loader *l, const mgl_load *load, uint32_t block,
+                               uint32_t blocks) {
   uint32_t pages = mgl_pages_of_block(load->k_padded);
   for (uint32_t first = 0; first < pages; first += load->group_pages) {
     uint32_t last = pages - first < load->group_pages ? pages : first + load->group_pages;
@@ -316,7 +317,7 @@ static __device__ __forceinline__ bool mgl_load_batch(mgl_loader *l, const mgl_l
 
 // Without prefetch: until the task is let go, and the ones before it have consumed all their pages.
 // (Not until it has inputs: a linear waits for its first pages before.) False: give up. One lane.
-static __device__ __forceinline__ bool mgl_loader_await_turn(const mgl_loader *l) {
+MGL_DEVICE bool mgl_loader_await_turn(const mgl_loader *l) {
   uint32_t last = l->page == 0 ? l->page_count - 1 : l->page - 1;
   uint32_t parity = l->page == 0 ? l->parity ^ 1 : l->parity;
   while (l->ordinal >= mgl_loader_word(l, offsetof(mgl_block, activated)) ||
@@ -331,7 +332,7 @@ static __device__ __forceinline__ bool mgl_loader_await_turn(const mgl_loader *l
 // Makes the ring as long as the present task wants it (twin/page_ring.h), once all that was asked
 // for has landed. Pages that join it held partial sums, so that waits for the tasks before. False:
 // give up. One lane.
-static __device__ __forceinline__ bool mgl_loader_resize(mgl_loader *l) {
+MGL_DEVICE bool mgl_loader_resize(mgl_loader *l) {
   while (l->in_flight > 0) {
     mgl_mbarrier_wait_at(mgl_loader_full(l, l->landed), l->landed_parity);
     mgl_loader_saw_landing(l);
@@ -361,7 +362,7 @@ static __device__ __forceinline__ bool mgl_loader_resize(mgl_loader *l) {
 }
 
 // All pages of a task. False: give up.
-static __device__ __forceinline__ bool mgl_load_task(mgl_loader *l, const mgl_load *load) {
+MGL_DEVICE bool mgl_load_task(mgl_loader *l, const mgl_load *load) {
   if (l->most_ahead == 0 && !mgl_loader_told(!mgl_loader_looks() || mgl_loader_await_turn(l))) {
     return false;
   }
@@ -402,9 +403,8 @@ static __device__ __forceinline__ bool mgl_load_task(mgl_loader *l, const mgl_lo
 }
 
 // Of a task of an op, which is the op_idx-th one.
-static __device__ __forceinline__ mgl_load mgl_load_of(const mgl_loader *l, const mgl_cuda_op *op,
-                                                       uint32_t op_idx, uint32_t task,
-                                                       uint32_t begin, uint32_t end) {
+MGL_DEVICE mgl_load mgl_load_of(const mgl_loader *l, const mgl_cuda_op *op, uint32_t op_idx,
+                                uint32_t task, uint32_t begin, uint32_t end) {
   mgl_load load;
   load.weights = mgl_is_paged(op->kind) ? op->weights : nullptr;
   load.task = task;
@@ -426,16 +426,13 @@ static __device__ __forceinline__ mgl_load mgl_load_of(const mgl_loader *l, cons
 }
 
 // Step `at` of a graph's list.
-static __device__ __forceinline__ mgl_load mgl_fetch_load(const mgl_loader *l,
-                                                          const mgl_cuda_graph *graph,
-                                                          uint32_t at) {
+MGL_DEVICE mgl_load mgl_fetch_load(const mgl_loader *l, const mgl_cuda_graph *graph, uint32_t at) {
   const mgl_cuda_step *step = &graph->steps[at];
   return mgl_load_of(l, &graph->ops[step->op], step->op, step->task, step->begin, step->end);
 }
 
 // One lane: the task in a slot, of which the controller has told.
-static __device__ __forceinline__ mgl_load mgl_hear_load(const mgl_loader *l, mgl_block *block,
-                                                         const mgl_slot *slot) {
+MGL_DEVICE mgl_load mgl_hear_load(const mgl_loader *l, mgl_block *block, const mgl_slot *slot) {
   mgl_load load = mgl_load_of(l, &slot->op, 0, slot->task, slot->begin, slot->end);
   mgl_fence_block();
   block->heard = l->ordinal + 1;
@@ -443,7 +440,7 @@ static __device__ __forceinline__ mgl_load mgl_hear_load(const mgl_loader *l, mg
 }
 
 // The load that `lane` holds, for all lanes.
-static __device__ __forceinline__ mgl_load mgl_load_of_lane(const mgl_load *mine, uint32_t lane) {
+MGL_DEVICE mgl_load mgl_load_of_lane(const mgl_load *mine, uint32_t lane) {
   mgl_load load;
   load.weights = (const uint8_t *)__shfl_sync(0xffffffffu, (unsigned long long)mine->weights, lane);
   load.task = __shfl_sync(0xffffffffu, mine->task, lane);
@@ -468,8 +465,8 @@ static __device__ __forceinline__ mgl_load mgl_load_of_lane(const mgl_load *mine
 
 // This worker's list of one graph, or where the loader is told of tasks the one in the slot `told`.
 // False: give up.
-static __device__ __forceinline__ bool mgl_load_list(mgl_loader *l, const mgl_cuda_graph *graph,
-                                                     mgl_block *block, const mgl_slot *told) {
+MGL_DEVICE bool mgl_load_list(mgl_loader *l, const mgl_cuda_graph *graph, mgl_block *block,
+                              const mgl_slot *told) {
   uint32_t lane = threadIdx.x % 32;
   uint32_t first = told != nullptr ? 0 : graph->step_start[blockIdx.x];
   uint32_t last = told != nullptr ? 1 : graph->step_start[blockIdx.x + 1];
@@ -510,7 +507,7 @@ static __device__ __forceinline__ bool mgl_load_list(mgl_loader *l, const mgl_cu
 
 // The graph of the loader's iteration, once it is announced; 255: none. If this worker has no task
 // in it the announcement may have been overwritten by a later one: then there is nothing to load.
-static __device__ __forceinline__ uint32_t mgl_await_announcement(mgl_loader *l, bool *missed) {
+MGL_DEVICE uint32_t mgl_await_announcement(mgl_loader *l, bool *missed) {
   const mgl_word *word = &l->run->announced[l->iteration & 1];
   for (;;) {
     uint64_t announced = mgl_load_acquire(word);
@@ -526,8 +523,7 @@ static __device__ __forceinline__ uint32_t mgl_await_announcement(mgl_loader *l,
 }
 
 // The graph of the next task in `slot`, once the controller tells of it; 255: there will be none.
-static __device__ __forceinline__ uint32_t mgl_await_told(mgl_loader *l, const mgl_block *block,
-                                                          const mgl_slot *slot) {
+MGL_DEVICE uint32_t mgl_await_told(mgl_loader *l, const mgl_block *block, const mgl_slot *slot) {
   while (slot->told != l->ordinal + 1) {
     if (block->stop != 0) {
       return 255;
@@ -538,8 +534,7 @@ static __device__ __forceinline__ uint32_t mgl_await_told(mgl_loader *l, const m
   return slot->graph;
 }
 
-static __device__ __forceinline__ void mgl_loader_run(mgl_cuda_run *run, mgl_block *block,
-                                                      uint8_t *pages) {
+MGL_DEVICE void mgl_loader_run(mgl_cuda_run *run, mgl_block *block, uint8_t *pages) {
   mgl_loader l = {};
   l.run = run;
   l.block_at = mgl_kept(mgl_shared_address(block));

@@ -21,15 +21,14 @@ enum {
   MGL_IDLE_MOST_NS = 8000,
 };
 
-static __device__ __forceinline__ bool mgl_planner_gives_up(const mgl_cuda_run *run) {
+MGL_DEVICE bool mgl_planner_gives_up(const mgl_cuda_run *run) {
   return mgl_load_relaxed(&run->protocol.fault) != MGL_FAULT_NONE;
 }
 
 // Lane 0: until a word that only grows has that value. False: the run has failed. Nobody waits for
 // this warp, so it asks seldom: its multiprocessor has other work.
-static __device__ __forceinline__ bool mgl_planner_await(const mgl_cuda_run *run,
-                                                         const mgl_word *word, uint64_t value,
-                                                         mgl_marker *marker) {
+MGL_DEVICE bool mgl_planner_await(const mgl_cuda_run *run, const mgl_word *word, uint64_t value,
+                                  mgl_marker *marker) {
   while (mgl_load_relaxed(word) < value) {
     if (mgl_planner_gives_up(run)) {
       return false;
@@ -58,8 +57,7 @@ static __device__ __noinline__ void mgl_planner_trigger(mgl_cuda_run *run, uint6
 }
 
 // Lane 0: the plan is there, or (graph 255) there is none.
-static __device__ __forceinline__ void mgl_planner_announce(mgl_cuda_run *run, uint64_t iteration,
-                                                            uint32_t graph) {
+MGL_DEVICE void mgl_planner_announce(mgl_cuda_run *run, uint64_t iteration, uint32_t graph) {
   // Release, paired with the acquires of loaders and of whoever begins the iteration.
   mgl_store_release(&run->announced[iteration & 1], (iteration + 1) << 8 | graph);
 }
@@ -84,7 +82,7 @@ static __device__ __noinline__ void mgl_planner_tell(mgl_cuda_run *run, uint64_t
 }
 
 // Lane 0: until there may be something to plan. False: the launch is over, or has failed.
-static __device__ __forceinline__ bool mgl_planner_idle(mgl_cuda_run *run) {
+MGL_DEVICE bool mgl_planner_idle(mgl_cuda_run *run) {
   uint32_t pause = MGL_IDLE_LEAST_NS;
   if (mgl_turn_is_over(run)) {
     return false;

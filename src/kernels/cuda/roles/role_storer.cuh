@@ -13,7 +13,7 @@
 #include "kernels/cuda/roles/role_controller.cuh"
 
 // True if the task was to fail and has: its event is not triggered.
-static __device__ __forceinline__ bool mgl_inject(mgl_cuda_run *run, const mgl_slot *slot) {
+MGL_DEVICE bool mgl_inject(mgl_cuda_run *run, const mgl_slot *slot) {
   if (slot->mute != 0) {
     return true;
   }
@@ -38,8 +38,7 @@ static __device__ __noinline__ void mgl_trigger_all(mgl_protocol *p, uint64_t it
   (void)mgl_trigger(p, &info, event);  // a failure shows at the next poll
 }
 
-static __device__ __forceinline__ void mgl_store_task(mgl_cuda_run *run, mgl_block *block,
-                                                      const mgl_slot *slot) {
+MGL_DEVICE void mgl_store_task(mgl_cuda_run *run, mgl_block *block, const mgl_slot *slot) {
   bool lost = false;
   if (block->debug != 0) {
     mgl_delay(run, slot->iteration, slot->task, 2);
@@ -61,9 +60,8 @@ struct mgl_storer_trace {
 };
 
 // The task in slot `at` had its outputs at the clock `done` and has been triggered.
-static __device__ __forceinline__ void mgl_trace_stored(mgl_storer_trace *trace,
-                                                        const mgl_block *block, uint32_t at,
-                                                        uint32_t done) {
+MGL_DEVICE void mgl_trace_stored(mgl_storer_trace *trace, const mgl_block *block, uint32_t at,
+                                 uint32_t done) {
   if (MGL_TRACE) {
     uint32_t end = mgl_trace_clock();
     const mgl_slot *slot = &block->slots[at];
@@ -76,7 +74,7 @@ static __device__ __forceinline__ void mgl_trace_stored(mgl_storer_trace *trace,
 }
 
 // One thread.
-static __device__ __forceinline__ void mgl_storer_run(mgl_cuda_run *run, mgl_block *block) {
+MGL_DEVICE void mgl_storer_run(mgl_cuda_run *run, mgl_block *block) {
   mgl_worker_shared *shared = &run->protocol.workers[blockIdx.x];
   uint64_t progress = mgl_load_relaxed(&shared->progress);
   uint32_t at = 0;

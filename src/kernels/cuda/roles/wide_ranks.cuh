@@ -8,25 +8,24 @@
 #include "kernels/cuda/common/ranks.cuh"
 #include "kernels/cuda/roles/wide_worker.cuh"
 
-static __device__ __forceinline__ bool mgl_wide_is_over(const mgl_cuda_op *op) {
+MGL_DEVICE bool mgl_wide_is_over(const mgl_cuda_op *op) {
   return MGL_RANKS > 1 && (op->flags & MGL_WIDE_OVER) != 0;
 }
 
 // Of the ops whose steps trigger events of other ranks, linear_add: it alone has no norm. (Of the
 // others, norms alone may be turned.)
-static __device__ __forceinline__ bool mgl_wide_leaves_parts(const mgl_cuda_op *op) {
+MGL_DEVICE bool mgl_wide_leaves_parts(const mgl_cuda_op *op) {
   return op->norm == nullptr;
 }
 
 // The rank that adds up a token's row, of MGL_WIDE_SCATTERS.
-static __device__ __forceinline__ uint32_t mgl_wide_owner(uint32_t token) {
+MGL_DEVICE uint32_t mgl_wide_owner(uint32_t token) {
   return token / MGL_WIDE_TILE_TOKENS % MGL_RANKS;
 }
 
 // The eight tokens, of this rank's own ones, that unit `unit` of a turned norm has (its units are
 // ranges of features first), as a number among all tokens.
-static __device__ __forceinline__ uint32_t mgl_wide_own_eight(uint32_t unit, uint32_t ranges,
-                                                              uint32_t rank) {
+MGL_DEVICE uint32_t mgl_wide_own_eight(uint32_t unit, uint32_t ranges, uint32_t rank) {
   constexpr uint32_t of_tile = MGL_WIDE_TILE_TOKENS / 8;
   const uint32_t eight = unit / ranges;
   return (eight / of_tile * MGL_RANKS + rank) * of_tile + eight % of_tile;
@@ -34,10 +33,8 @@ static __device__ __forceinline__ uint32_t mgl_wide_own_eight(uint32_t unit, uin
 
 // Thread `thread` of `threads`: its share of what a step of a linear_add has left, to all others
 // that add it up. Pieces of 512 bytes are eight tokens of 16 features.
-static __device__ __forceinline__ void mgl_wide_send_part(const mgl_wide_worker *w,
-                                                          const mgl_cuda_op *op, uint32_t begin,
-                                                          uint32_t end, uint32_t thread,
-                                                          uint32_t threads) {
+MGL_DEVICE void mgl_wide_send_part(const mgl_wide_worker *w, const mgl_cuda_op *op, uint32_t begin,
+                                   uint32_t end, uint32_t thread, uint32_t threads) {
   constexpr int batch = 8;
   const mgl_wide_tile tile = mgl_wide_tile_of(w, op, begin, end);
   const uint32_t pieces = (tile.tokens + 7) / 8 * 32;  // of a row block
@@ -76,9 +73,8 @@ static __device__ __forceinline__ void mgl_wide_send_part(const mgl_wide_worker 
 // The same by one thread and the copy engine, which has more bytes on their way than a warp's
 // registers: pieces come into the memory of staged output and leave it for the other ranks, two
 // ahead of those that leave. sent: pieces so far.
-static __device__ __forceinline__ void mgl_wide_bounce_part(const mgl_wide_worker *w,
-                                                            const mgl_cuda_op *op, uint32_t begin,
-                                                            uint32_t end, uint32_t *sent) {
+MGL_DEVICE void mgl_wide_bounce_part(const mgl_wide_worker *w, const mgl_cuda_op *op,
+                                     uint32_t begin, uint32_t end, uint32_t *sent) {
   constexpr uint32_t ahead = 2, bytes = MGL_WIDE_BOUNCE_BYTES;
   const mgl_wide_tile tile = mgl_wide_tile_of(w, op, begin, end);
   const bool scatters = (op->flags & MGL_WIDE_SCATTERS) != 0;
@@ -98,13 +94,10 @@ static __device__ __forceinline__ void mgl_wide_bounce_part(const mgl_wide_worke
       const uint32_t size = mgl_wide_least(of_block - of, bytes);
       // The piece that was there has been read: all but the latest one have.
       asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");
-      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                       mgl_shared_address(&w->block->bounced[at])),
-                   "r"(size)
-                   : "memory");
-      mgl_wide_copy(mgl_shared_address(w->staged) + at * bytes,
-                    own + (uint64_t)(i / pieces) * (op->tokens / 8) * 512 + of, size,
-                    &w->block->bounced[at]);
+      const uint32_t full = mgl_shared_address(&w->block->bounced[at]);
+      mgl_mbarrier_expect_at(full, size);
+      mgl_bulk_copy_at(mgl_shared_address(w->staged) + at * bytes,
+                       own + (uint64_t)(i / pieces) * (op->tokens / 8) * 512 + of, size, full);
     }
     if (i >= ahead) {
       const uint32_t piece = *sent + i - ahead, at = piece % MGL_WIDE_BOUNCES;
@@ -133,10 +126,8 @@ static __device__ __forceinline__ void mgl_wide_bounce_part(const mgl_wide_worke
 
 // The same of what a step of a turned norm has made: x and sums of squares, to all others. A unit
 // has two columns of eight rows of x, a kilobyte each.
-static __device__ __forceinline__ void mgl_wide_send_rows(const mgl_wide_worker *w,
-                                                          const mgl_cuda_op *op, uint32_t begin,
-                                                          uint32_t end, uint32_t thread,
-                                                          uint32_t threads) {
+MGL_DEVICE void mgl_wide_send_rows(const mgl_wide_worker *w, const mgl_cuda_op *op, uint32_t begin,
+                                   uint32_t end, uint32_t thread, uint32_t threads) {
   constexpr int batch = 4;
   constexpr uint32_t of_column = 8 * MGL_WIDE_ROW_BYTES / 16, of_unit = 2 * of_column;
   const uint32_t ranges = (op->k + MGL_WIDE_NORM_RANGE - 1) / MGL_WIDE_NORM_RANGE;
@@ -182,10 +173,8 @@ static __device__ __forceinline__ void mgl_wide_send_rows(const mgl_wide_worker 
 }
 
 // Sends what a step has made to the others that need it. (Logits are there already.)
-static __device__ __forceinline__ void mgl_wide_send_step(const mgl_wide_worker *w,
-                                                          const mgl_cuda_op *op, uint32_t begin,
-                                                          uint32_t end, uint32_t thread,
-                                                          uint32_t threads) {
+MGL_DEVICE void mgl_wide_send_step(const mgl_wide_worker *w, const mgl_cuda_op *op, uint32_t begin,
+                                   uint32_t end, uint32_t thread, uint32_t threads) {
   if (mgl_wide_leaves_parts(op)) {
     mgl_wide_send_part(w, op, begin, end, thread, threads);
   } else if ((op->flags & MGL_WIDE_TURNED) != 0) {
@@ -194,8 +183,7 @@ static __device__ __forceinline__ void mgl_wide_send_step(const mgl_wide_worker 
 }
 
 // One thread, behind a barrier of those that have sent: the event is triggered at the other ranks.
-static __device__ __forceinline__ void mgl_wide_trigger_others(const mgl_wide_worker *w,
-                                                               uint32_t event) {
+MGL_DEVICE void mgl_wide_trigger_others(const mgl_wide_worker *w, uint32_t event) {
   mgl_word *counter = &w->block->counters[event];
   for (uint32_t to = 0; to < MGL_RANKS; to++) {
     if (to != w->block->rank) {
@@ -208,8 +196,7 @@ static __device__ __forceinline__ void mgl_wide_trigger_others(const mgl_wide_wo
 #if MGL_TARGET_WGMMA
 
 // Until all steps before number `number` are sent.
-static __device__ __forceinline__ void mgl_wide_await_sent(const mgl_wide_worker *w,
-                                                           uint32_t number) {
+MGL_DEVICE void mgl_wide_await_sent(const mgl_wide_worker *w, uint32_t number) {
   const uint32_t at = mgl_shared_address(&w->block->sent);
   uint32_t sent;
   do {
@@ -218,8 +205,7 @@ static __device__ __forceinline__ void mgl_wide_await_sent(const mgl_wide_worker
 }
 
 // Until step `number` of the block's list is done. False: the launch was ended before it began.
-static __device__ __forceinline__ bool mgl_wide_await_finished(const mgl_wide_worker *w,
-                                                               uint32_t number) {
+MGL_DEVICE bool mgl_wide_await_finished(const mgl_wide_worker *w, uint32_t number) {
   const uint32_t at = mgl_shared_address(&w->block->finished);
   uint32_t finished;
   do {
@@ -234,7 +220,7 @@ static __device__ __forceinline__ bool mgl_wide_await_finished(const mgl_wide_wo
 
 // One warp. It takes steps from the list, not from slots: what it sends takes longer than the
 // steps that follow, and they would wait for their slots.
-static __device__ __forceinline__ void mgl_wide_send(mgl_wide_worker *w) {
+MGL_DEVICE void mgl_wide_send(mgl_wide_worker *w) {
   const uint32_t first = w->run->step_start[blockIdx.x], end = w->run->step_start[blockIdx.x + 1];
   const uint32_t sent = mgl_shared_address(&w->block->sent);
   uint32_t pieces = 0;

@@ -101,22 +101,21 @@ struct mgl_wide_worker {
 #endif
 };
 
-static __device__ __forceinline__ uint32_t mgl_wide_least(uint32_t a, uint32_t b) {
+MGL_DEVICE uint32_t mgl_wide_least(uint32_t a, uint32_t b) {
   return a < b ? a : b;
 }
 
 // Bytes of a column of a row block of codes.
-static __device__ __forceinline__ uint32_t mgl_wide_column_bytes(mgl_packing packing) {
+MGL_DEVICE uint32_t mgl_wide_column_bytes(mgl_packing packing) {
   return MGL_CUDA_BLOCK_ROWS * MGL_WIDE_K / 8 * mgl_packing_bits(packing);
 }
 
 // Stages of the ring that `columns` columns take, the first of which lacks some before them.
-static __device__ __forceinline__ uint32_t mgl_wide_ring_stages(uint32_t columns, uint32_t lacks) {
+MGL_DEVICE uint32_t mgl_wide_ring_stages(uint32_t columns, uint32_t lacks) {
   return columns == 0 ? 0 : (columns + lacks + MGL_WIDE_COLUMNS - 1) / MGL_WIDE_COLUMNS;
 }
 
-static __device__ __forceinline__ mgl_wide_worker mgl_wide_worker_of(mgl_wide_run *run,
-                                                                     uint8_t *memory) {
+MGL_DEVICE mgl_wide_worker mgl_wide_worker_of(mgl_wide_run *run, uint8_t *memory) {
   mgl_wide_worker w;
   w.run = run;
   w.memory = memory;
@@ -136,41 +135,41 @@ static __device__ __forceinline__ mgl_wide_worker mgl_wide_worker_of(mgl_wide_ru
   return w;
 }
 
-static __device__ __forceinline__ void mgl_wide_next_slot(mgl_wide_worker *w) {
+MGL_DEVICE void mgl_wide_next_slot(mgl_wide_worker *w) {
   w->slot ^= 1;
   w->parity ^= w->slot == 0 ? 1 : 0;
 }
 
-static __device__ __forceinline__ bool mgl_wide_has_attention(const mgl_cuda_op *op) {
+MGL_DEVICE bool mgl_wide_has_attention(const mgl_cuda_op *op) {
   return op->kind == MGL_OP_KV_WRITE || op->kind == MGL_OP_ATTEND ||
          (op->flags & MGL_WIDE_ROTATES) != 0;
 }
 
 // True for tasks that use the ring's memory as scratch. The producer asks for nothing meanwhile.
-static __device__ __forceinline__ bool mgl_wide_takes_ring(uint32_t kind) {
+MGL_DEVICE bool mgl_wide_takes_ring(uint32_t kind) {
   return kind == MGL_OP_ATTEND;
 }
 
 // True for tasks that are handed over before their event is activated, since they begin with what
 // does not depend on the iteration; for the rest they wait until `factored`.
-static __device__ __forceinline__ bool mgl_wide_begins_early(uint32_t kind) {
+MGL_DEVICE bool mgl_wide_begins_early(uint32_t kind) {
   return MGL_TARGET_WGMMA && kind == MGL_OP_ATTEND;
 }
 
 // Copies of the copy engine after this fence see what was written before it, and the other way
 // round.
-static __device__ __forceinline__ void mgl_proxy_fence() {
+MGL_DEVICE void mgl_proxy_fence() {
 #if MGL_TARGET_WGMMA
   asm volatile("fence.proxy.async;" ::: "memory");
 #endif
 }
 
-static __device__ __forceinline__ void mgl_sync_wide_consumers() {
+MGL_DEVICE void mgl_sync_wide_consumers() {
   mgl_block_sync<MGL_WIDE_BARRIER_CONSUMERS, MGL_WIDE_CONSUMERS>();
 }
 
 // All warps of the calling warp's warpgroup wait for each other.
-static __device__ __forceinline__ void mgl_sync_wide_group(uint32_t group) {
+MGL_DEVICE void mgl_sync_wide_group(uint32_t group) {
   if (group == 0) {
     mgl_block_sync<MGL_WIDE_BARRIER_GROUP, 128>();
   } else {
@@ -179,8 +178,7 @@ static __device__ __forceinline__ void mgl_sync_wide_group(uint32_t group) {
 }
 
 // Until the phase ends. False: the launch was ended.
-static __device__ __forceinline__ bool mgl_wide_wait(mgl_wide_worker *w, uint64_t *barrier,
-                                                     uint32_t parity) {
+MGL_DEVICE bool mgl_wide_wait(mgl_wide_worker *w, uint64_t *barrier, uint32_t parity) {
   while (!mgl_mbarrier_try(barrier, parity)) {
     if (w->block->stop != 0) {
       return mgl_mbarrier_test(barrier, parity);  // it may have ended before
@@ -191,29 +189,9 @@ static __device__ __forceinline__ bool mgl_wide_wait(mgl_wide_worker *w, uint64_
 
 // --- the producer --------------------------------------------------------------------------------
 
-static __device__ __forceinline__ void mgl_wide_copy(uint32_t to, const uint8_t *from,
-                                                     uint32_t bytes, uint64_t *full) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(to),
-      "l"(from), "r"(bytes), "r"(mgl_shared_address(full))
-      : "memory");
-}
-
-// Copies weights, by a policy for the L2.
-static __device__ __forceinline__ void mgl_wide_copy_by(uint64_t policy, uint32_t to,
-                                                        const uint8_t *from, uint32_t bytes,
-                                                        uint64_t *full) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
-      "[%1], %2, [%3], %4;" ::"r"(to),
-      "l"(from), "r"(bytes), "r"(mgl_shared_address(full)), "l"(policy)
-      : "memory");
-}
-
 // Where one tile has all tokens nobody reads weights again in this iteration, so they leave the L2
 // first, and sums and activations, which are read and written again, stay there.
-static __device__ __forceinline__ uint64_t mgl_wide_weights_policy(const mgl_cuda_op *op) {
+MGL_DEVICE uint64_t mgl_wide_weights_policy(const mgl_cuda_op *op) {
   uint64_t first, normal;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first));
   asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
@@ -231,9 +209,8 @@ struct mgl_wide_tile {
   bool whole;                    // all stages of k
 };
 
-static __device__ __forceinline__ mgl_wide_tile mgl_wide_tile_of(const mgl_wide_worker *w,
-                                                                 const mgl_cuda_op *op,
-                                                                 uint32_t begin, uint32_t end) {
+MGL_DEVICE mgl_wide_tile mgl_wide_tile_of(const mgl_wide_worker *w, const mgl_cuda_op *op,
+                                          uint32_t begin, uint32_t end) {
   mgl_wide_tile tile;
   uint32_t columns = op->kind == MGL_OP_GATE_UP ? MGL_CUDA_HALF_ROWS : MGL_CUDA_BLOCK_ROWS;
   uint32_t blocks = (op->n + columns - 1) / columns;
@@ -257,14 +234,13 @@ static __device__ __forceinline__ mgl_wide_tile mgl_wide_tile_of(const mgl_wide_
   return tile;
 }
 
-static __device__ __forceinline__ mgl_wide_tile mgl_wide_tile_of(const mgl_wide_worker *w,
-                                                                 const mgl_wide_slot *slot) {
+MGL_DEVICE mgl_wide_tile mgl_wide_tile_of(const mgl_wide_worker *w, const mgl_wide_slot *slot) {
   return mgl_wide_tile_of(w, &slot->op, slot->step.begin, slot->step.end);
 }
 
 // Bytes of a column of x: of the tokens that are there, in whole swizzles. What lies behind them in
 // the stage only reaches sums of tokens that are not.
-static __device__ __forceinline__ uint32_t mgl_wide_x_bytes_of(const mgl_wide_tile *tile) {
+MGL_DEVICE uint32_t mgl_wide_x_bytes_of(const mgl_wide_tile *tile) {
   return (tile->tokens + MGL_WIDE_ROWS - 1) / MGL_WIDE_ROWS * (MGL_WIDE_ROWS * MGL_WIDE_ROW_BYTES);
 }
 
@@ -272,17 +248,17 @@ static __device__ __forceinline__ uint32_t mgl_wide_x_bytes_of(const mgl_wide_ti
 // that all lanes have the same operands, since it makes a loop over lanes of it then. What it does
 // see is what one lane gives to all, and a branch for one lane that the hardware elects
 // (docs/log/130, 134).
-static __device__ __forceinline__ uint32_t mgl_wide_uniform(uint32_t value) {
+MGL_DEVICE uint32_t mgl_wide_uniform(uint32_t value) {
   return __shfl_sync(0xffffffffu, value, 0);
 }
 
-static __device__ __forceinline__ const uint8_t *mgl_wide_uniform(const uint8_t *value) {
+MGL_DEVICE const uint8_t *mgl_wide_uniform(const uint8_t *value) {
   const uint64_t bits = (uint64_t)value;
   return (const uint8_t *)((uint64_t)mgl_wide_uniform((uint32_t)(bits >> 32)) << 32 |
                            mgl_wide_uniform((uint32_t)bits));
 }
 
-static __device__ __forceinline__ bool mgl_wide_elect() {
+MGL_DEVICE bool mgl_wide_elect() {
   uint32_t elected;
   asm volatile(
       "{\n.reg .pred p;\n"
@@ -312,9 +288,8 @@ struct mgl_wide_source {
 };
 
 // Weights of codes: their columns lie in panels, and have fewer bytes, so that they come faster.
-static __device__ __forceinline__ void mgl_wide_source_codes(const mgl_wide_slot *slot,
-                                                             const mgl_wide_tile *tile,
-                                                             mgl_wide_source *s) {
+MGL_DEVICE void mgl_wide_source_codes(const mgl_wide_slot *slot, const mgl_wide_tile *tile,
+                                      mgl_wide_source *s) {
   const mgl_packing packing = (mgl_packing)mgl_wide_uniform(mgl_op_packing(&slot->op));
   const bool one_tile = slot->op.tokens <= MGL_WIDE_TILE_TOKENS;
   s->first = s->lacks = s->panel_bytes = 0;
@@ -336,8 +311,8 @@ static __device__ __forceinline__ void mgl_wide_source_codes(const mgl_wide_slot
   s->ahead *= times;
 }
 
-static __device__ __forceinline__ mgl_wide_source mgl_wide_source_of(const mgl_wide_slot *slot,
-                                                                     const mgl_wide_tile *tile) {
+MGL_DEVICE mgl_wide_source mgl_wide_source_of(const mgl_wide_slot *slot,
+                                              const mgl_wide_tile *tile) {
   mgl_wide_source s;
   s.row_bytes = mgl_wide_uniform(slot->op.k_padded * (MGL_CUDA_BLOCK_ROWS * 2));
   s.weights = mgl_wide_uniform(slot->op.weights + (uint64_t)tile->first_block * s.row_bytes +
@@ -361,21 +336,18 @@ static __device__ __forceinline__ mgl_wide_source mgl_wide_source_of(const mgl_w
 }
 
 // The tile's first column in its stage `index` of the ring, and how many there are.
-static __device__ __forceinline__ uint32_t mgl_wide_column_of(const mgl_wide_source *source,
-                                                              uint32_t index) {
+MGL_DEVICE uint32_t mgl_wide_column_of(const mgl_wide_source *source, uint32_t index) {
   return index * MGL_WIDE_COLUMNS - (index == 0 ? 0 : source->lacks);
 }
 
-static __device__ __forceinline__ uint32_t mgl_wide_columns_in(const mgl_wide_source *source,
-                                                               uint32_t index) {
+MGL_DEVICE uint32_t mgl_wide_columns_in(const mgl_wide_source *source, uint32_t index) {
   return mgl_wide_least(source->columns - mgl_wide_column_of(source, index),
                         MGL_WIDE_COLUMNS - (index == 0 ? source->lacks : 0));
 }
 
 // Where the first row block's weights of a column of the tile lie. Columns of a stage follow each
 // other.
-static __device__ __forceinline__ const uint8_t *mgl_wide_weights_at(const mgl_wide_source *source,
-                                                                     uint32_t column) {
+MGL_DEVICE const uint8_t *mgl_wide_weights_at(const mgl_wide_source *source, uint32_t column) {
   if (!MGL_HAS_CODES || source->panel_bytes == 0) {
     return source->weights + column * MGL_WIDE_BLOCK_STAGE_BYTES;
   }
@@ -386,9 +358,8 @@ static __device__ __forceinline__ const uint8_t *mgl_wide_weights_at(const mgl_w
 
 // The weights of stage `index` of the tile. All of the stage's bytes are announced. (Row blocks
 // that are there at once need no branch between copies: then they are one instruction each.)
-static __device__ __forceinline__ void mgl_wide_load_weights(mgl_wide_worker *w,
-                                                             const mgl_wide_source *source,
-                                                             uint32_t at, uint32_t index) {
+MGL_DEVICE void mgl_wide_load_weights(mgl_wide_worker *w, const mgl_wide_source *source,
+                                      uint32_t at, uint32_t index) {
   constexpr uint32_t bytes = MGL_WIDE_COLUMNS * MGL_WIDE_BLOCK_STAGE_BYTES;  // of a row block
   const uint32_t stage = at % MGL_WIDE_STAGES, columns = mgl_wide_columns_in(source, index);
   const uint32_t block_bytes = columns * source->column_bytes;
@@ -396,29 +367,28 @@ static __device__ __forceinline__ void mgl_wide_load_weights(mgl_wide_worker *w,
   if (mgl_wide_elect()) {
     const uint32_t to = w->stages + stage * MGL_WIDE_STAGE_BYTES;
     const uint8_t *from = mgl_wide_weights_at(source, mgl_wide_column_of(source, index));
-    asm volatile(
-        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(mgl_shared_address(full)),
-        "r"(source->blocks * block_bytes + columns * source->x_bytes)
-        : "memory");
+    mgl_mbarrier_expect_at(mgl_shared_address(full),
+                           source->blocks * block_bytes + columns * source->x_bytes);
     if (source->blocks == MGL_WIDE_FEATURE_BLOCKS) {
 #pragma unroll
       for (uint32_t i = 0; i < MGL_WIDE_FEATURE_BLOCKS; i++) {
-        mgl_wide_copy_by(source->policy, to + i * bytes, from, block_bytes, full);
+        mgl_bulk_copy_by(source->policy, to + i * bytes, from, block_bytes,
+                         mgl_shared_address(full));
         from += source->row_bytes;
       }
     } else {
 #pragma unroll 1
       for (uint32_t i = 0; i < source->blocks; i++) {
-        mgl_wide_copy_by(source->policy, to + i * bytes, from, block_bytes, full);
+        mgl_bulk_copy_by(source->policy, to + i * bytes, from, block_bytes,
+                         mgl_shared_address(full));
         from += source->row_bytes;
       }
     }
   }
 }
 
-static __device__ __forceinline__ void mgl_wide_load_x(mgl_wide_worker *w,
-                                                       const mgl_wide_source *source, uint32_t at,
-                                                       uint32_t index) {
+MGL_DEVICE void mgl_wide_load_x(mgl_wide_worker *w, const mgl_wide_source *source, uint32_t at,
+                                uint32_t index) {
   const uint32_t stage = at % MGL_WIDE_STAGES, columns = mgl_wide_columns_in(source, index);
   if (mgl_wide_elect()) {
     const uint32_t to = w->stages + stage * MGL_WIDE_STAGE_BYTES + MGL_WIDE_WEIGHT_BYTES;
@@ -427,8 +397,8 @@ static __device__ __forceinline__ void mgl_wide_load_x(mgl_wide_worker *w,
 #pragma unroll
     for (uint32_t i = 0; i < MGL_WIDE_COLUMNS; i++) {
       if (i < columns) {
-        mgl_wide_copy(to + i * MGL_WIDE_COLUMN_BYTES, from + (uint64_t)i * source->x_column,
-                      source->x_bytes, &w->block->full[stage]);
+        mgl_bulk_copy_at(to + i * MGL_WIDE_COLUMN_BYTES, from + (uint64_t)i * source->x_column,
+                         source->x_bytes, mgl_shared_address(&w->block->full[stage]));
       }
     }
   }
@@ -437,8 +407,7 @@ static __device__ __forceinline__ void mgl_wide_load_x(mgl_wide_worker *w,
 typedef enum mgl_wide_state { MGL_WIDE_CLOSED, MGL_WIDE_OPEN, MGL_WIDE_ENDED } mgl_wide_state;
 
 // Whether the step's event is activated, or the launch was ended.
-static __device__ __forceinline__ mgl_wide_state mgl_wide_look(const mgl_wide_worker *w,
-                                                               const mgl_cuda_step *step) {
+MGL_DEVICE mgl_wide_state mgl_wide_look(const mgl_wide_worker *w, const mgl_cuda_step *step) {
   uint32_t state = MGL_WIDE_OPEN;
   if (step->wait_event != MGL_NO_EVENT && w->lane == 0) {
     const uint64_t fault = mgl_load_relaxed(&w->run->fault);  // both are on their way at once
@@ -456,8 +425,7 @@ static __device__ __forceinline__ mgl_wide_state mgl_wide_look(const mgl_wide_wo
 }
 
 // Until the step's event is activated. False: the launch was ended.
-static __device__ __forceinline__ bool mgl_wide_wait_event(const mgl_wide_worker *w,
-                                                           const mgl_cuda_step *step) {
+MGL_DEVICE bool mgl_wide_wait_event(const mgl_wide_worker *w, const mgl_cuda_step *step) {
   mgl_wide_state state;
   while ((state = mgl_wide_look(w, step)) == MGL_WIDE_CLOSED) {
     mgl_relax();
@@ -466,8 +434,7 @@ static __device__ __forceinline__ bool mgl_wide_wait_event(const mgl_wide_worker
 }
 
 // When the first worker began a stage, for those who ask where the time goes.
-static __device__ __forceinline__ void mgl_wide_note_stage(const mgl_wide_worker *w,
-                                                           const mgl_cuda_step *step) {
+MGL_DEVICE void mgl_wide_note_stage(const mgl_wide_worker *w, const mgl_cuda_step *step) {
   if (blockIdx.x == 0 && w->lane == 0 && w->run->stage_ns != nullptr &&
       w->run->stage_ns[step->trigger_event] == 0) {
     w->run->stage_ns[step->trigger_event] = mgl_global_ns();
@@ -475,14 +442,13 @@ static __device__ __forceinline__ void mgl_wide_note_stage(const mgl_wide_worker
 }
 
 // Sends what will be read soon to the L2.
-static __device__ __forceinline__ void mgl_wide_prefetch(const void *from, uint32_t bytes) {
+MGL_DEVICE void mgl_wide_prefetch(const void *from, uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
 
 // Columns [begin, end) of the tile's weights, no more than a stage has.
-static __device__ __forceinline__ void mgl_wide_prefetch_weights(const mgl_wide_worker *w,
-                                                                 const mgl_wide_source *source,
-                                                                 uint32_t begin, uint32_t end) {
+MGL_DEVICE void mgl_wide_prefetch_weights(const mgl_wide_worker *w, const mgl_wide_source *source,
+                                          uint32_t begin, uint32_t end) {
   if (w->lane < source->blocks && begin < end) {
     mgl_wide_prefetch(mgl_wide_weights_at(source, begin) + (uint64_t)w->lane * source->row_bytes,
                       (end - begin) * source->column_bytes);
@@ -491,8 +457,7 @@ static __device__ __forceinline__ void mgl_wide_prefetch_weights(const mgl_wide_
 
 // Sends keys and values to the L2: pages of each warp's share of the streams, behind those that the
 // warp asks for itself.
-static __device__ __forceinline__ void mgl_wide_prefetch_pages(const mgl_wide_worker *w,
-                                                               const mgl_wide_attention *a) {
+MGL_DEVICE void mgl_wide_prefetch_pages(const mgl_wide_worker *w, const mgl_wide_attention *a) {
   constexpr uint32_t pages = MGL_WIDE_AHEAD_PAGES > 0 ? MGL_WIDE_AHEAD_PAGES : 1;
   constexpr uint32_t bytes = MGL_CUDA_KV_PAGE_TOKENS * MGL_HEAD_DIM * 2;  // of one KV head
   if ((int)w->lane >= (int)MGL_WIDE_AHEAD_PAGES * (int)MGL_WIDE_WARPS) {
@@ -513,12 +478,12 @@ static __device__ __forceinline__ void mgl_wide_prefetch_pages(const mgl_wide_wo
 }
 
 // Until a stage of the ring is free.
-static __device__ __forceinline__ void mgl_wide_wait_stage(mgl_wide_worker *w, uint32_t at) {
+MGL_DEVICE void mgl_wide_wait_stage(mgl_wide_worker *w, uint32_t at) {
   mgl_mbarrier_wait(&w->block->empty[at % MGL_WIDE_STAGES], (at / MGL_WIDE_STAGES & 1) ^ 1);
 }
 
 // Whether it is.
-static __device__ __forceinline__ bool mgl_wide_has_stage(const mgl_wide_worker *w, uint32_t at) {
+MGL_DEVICE bool mgl_wide_has_stage(const mgl_wide_worker *w, uint32_t at) {
   const bool free =
       mgl_mbarrier_test(&w->block->empty[at % MGL_WIDE_STAGES], (at / MGL_WIDE_STAGES & 1) ^ 1);
   return __all_sync(0xffffffffu, free) != 0;
@@ -526,10 +491,8 @@ static __device__ __forceinline__ bool mgl_wide_has_stage(const mgl_wide_worker 
 
 // Until the linear's event is activated: asks for weights. Returns the stages of the ring that it
 // has asked for, *open: whether the launch goes on.
-static __device__ __forceinline__ uint32_t mgl_wide_ask_ahead(mgl_wide_worker *w,
-                                                              const mgl_wide_slot *slot,
-                                                              const mgl_wide_source *source,
-                                                              uint32_t stages, bool *open) {
+MGL_DEVICE uint32_t mgl_wide_ask_ahead(mgl_wide_worker *w, const mgl_wide_slot *slot,
+                                       const mgl_wide_source *source, uint32_t stages, bool *open) {
   const uint32_t ring = mgl_wide_least(stages, MGL_WIDE_STAGES);
   uint32_t asked = 0;                                          // stages of the ring
   uint32_t fetched = ring * MGL_WIDE_COLUMNS - source->lacks;  // columns for the L2 end here
@@ -555,8 +518,7 @@ static __device__ __forceinline__ uint32_t mgl_wide_ask_ahead(mgl_wide_worker *w
 }
 
 // A linear: weights ahead, then the event, then the rest. False: the launch was ended.
-static __device__ __forceinline__ bool mgl_wide_produce_linear(mgl_wide_worker *w,
-                                                               const mgl_wide_slot *slot) {
+MGL_DEVICE bool mgl_wide_produce_linear(mgl_wide_worker *w, const mgl_wide_slot *slot) {
   const mgl_wide_tile tile = mgl_wide_tile_of(w, slot);
   const mgl_wide_source source = mgl_wide_source_of(slot, &tile);
   const uint32_t count = mgl_wide_ring_stages(source.columns, source.lacks);
@@ -581,8 +543,7 @@ static __device__ __forceinline__ bool mgl_wide_produce_linear(mgl_wide_worker *
 }
 
 // Copies a step and its op into the slot, once that is free.
-static __device__ __forceinline__ const mgl_wide_slot *mgl_wide_fill_slot(mgl_wide_worker *w,
-                                                                          uint32_t at) {
+MGL_DEVICE const mgl_wide_slot *mgl_wide_fill_slot(mgl_wide_worker *w, uint32_t at) {
   mgl_wide_slot *slot = &w->block->slots[w->slot];
   const mgl_cuda_step *step = &w->run->steps[at];
   const uint4 *op = (const uint4 *)&w->run->ops[step->op];
@@ -609,8 +570,7 @@ static __device__ __forceinline__ const mgl_wide_slot *mgl_wide_fill_slot(mgl_wi
 }
 
 // A task that is none of a linear. False: the launch was ended.
-static __device__ __forceinline__ bool mgl_wide_produce_other(mgl_wide_worker *w,
-                                                              const mgl_wide_slot *slot) {
+MGL_DEVICE bool mgl_wide_produce_other(mgl_wide_worker *w, const mgl_wide_slot *slot) {
   const bool early = mgl_wide_begins_early(slot->op.kind);
   const uint32_t before = w->slot ^ 1;
   if (slot->op.kind == MGL_OP_ATTEND) {
@@ -632,7 +592,7 @@ static __device__ __forceinline__ bool mgl_wide_produce_other(mgl_wide_worker *w
   return true;
 }
 
-static __device__ __forceinline__ void mgl_wide_produce(mgl_wide_worker *w) {
+MGL_DEVICE void mgl_wide_produce(mgl_wide_worker *w) {
   const uint32_t first = mgl_wide_uniform(w->run->step_start[blockIdx.x]);
   const uint32_t end = mgl_wide_uniform(w->run->step_start[blockIdx.x + 1]);
   uint32_t at = first;
@@ -652,13 +612,13 @@ static __device__ __forceinline__ void mgl_wide_produce(mgl_wide_worker *w) {
 
 // --- factors -------------------------------------------------------------------------------------
 
-static __device__ __forceinline__ float mgl_wide_factor(const mgl_cuda_op *op, float squares) {
+MGL_DEVICE float mgl_wide_factor(const mgl_cuda_op *op, float squares) {
   return 1.0f / sqrtf(squares / (float)op->k + op->eps);
 }
 
 // The factors of four rows by the norm before the linear. Loads come in batches without a branch
 // between them: with one, each waits for the one before (docs/log/229).
-static __device__ __forceinline__ float4 mgl_wide_factors(const mgl_cuda_op *op, uint32_t row) {
+MGL_DEVICE float4 mgl_wide_factors(const mgl_cuda_op *op, uint32_t row) {
   constexpr uint32_t batch = 8;
   const uint32_t ranges = (op->k + MGL_WIDE_NORM_RANGE - 1) / MGL_WIDE_NORM_RANGE;
   const float *squares = op->norm + row;
@@ -687,7 +647,7 @@ static __device__ __forceinline__ float4 mgl_wide_factors(const mgl_cuda_op *op,
 // One warp: for every task, the factors of the tile's tokens by the norm before the linear, while
 // the consumers multiply. For those that begin early it waits for their event; if the launch is
 // ended, the producer meets that at its next event.
-static __device__ __forceinline__ void mgl_wide_find_factors(mgl_wide_worker *w) {
+MGL_DEVICE void mgl_wide_find_factors(mgl_wide_worker *w) {
   while (mgl_wide_wait(w, &w->block->go[w->slot], w->parity)) {
     const mgl_wide_slot *slot = &w->block->slots[w->slot];
     const mgl_cuda_op *op = &slot->op;
@@ -713,8 +673,7 @@ static __device__ __forceinline__ void mgl_wide_find_factors(mgl_wide_worker *w)
 // --- the storer ----------------------------------------------------------------------------------
 
 // Stores what gate_up staged, a tile of a column of x.
-static __device__ __forceinline__ void mgl_wide_store_staged(const mgl_wide_worker *w,
-                                                             const mgl_wide_slot *slot) {
+MGL_DEVICE void mgl_wide_store_staged(const mgl_wide_worker *w, const mgl_wide_slot *slot) {
   const mgl_wide_tile tile = mgl_wide_tile_of(w, slot);
   if (tile.tokens == 0 || w->block->writes[w->slot] == 0) {
     return;
@@ -730,7 +689,7 @@ static __device__ __forceinline__ void mgl_wide_store_staged(const mgl_wide_work
 }
 
 // One thread.
-static __device__ __forceinline__ void mgl_wide_store(mgl_wide_worker *w) {
+MGL_DEVICE void mgl_wide_store(mgl_wide_worker *w) {
   uint32_t finished = 0;
   while (mgl_wide_wait(w, &w->block->go[w->slot], w->parity)) {
     const mgl_wide_slot *slot = &w->block->slots[w->slot];

@@ -25,8 +25,7 @@ static __device__ void mgl_wide_block_init(mgl_wide_block *block) {
 }
 
 // Fills the slot with step `at`. All threads get it.
-static __device__ __forceinline__ const mgl_wide_slot *mgl_wide_take_step(mgl_wide_worker *w,
-                                                                          uint32_t at) {
+MGL_DEVICE const mgl_wide_slot *mgl_wide_take_step(mgl_wide_worker *w, uint32_t at) {
   if (w->warp == 0) {
     (void)mgl_wide_fill_slot(w, at);
   }
@@ -35,8 +34,7 @@ static __device__ __forceinline__ const mgl_wide_slot *mgl_wide_take_step(mgl_wi
 }
 
 // Until the step's event is activated. False: the launch was ended.
-static __device__ __forceinline__ bool mgl_wide_await_step(mgl_wide_worker *w,
-                                                           const mgl_wide_slot *slot) {
+MGL_DEVICE bool mgl_wide_await_step(mgl_wide_worker *w, const mgl_wide_slot *slot) {
   if (w->warp == 0 && !mgl_wide_wait_event(w, &slot->step)) {
     w->block->stop = 1;
   }
@@ -48,9 +46,8 @@ static __device__ __forceinline__ bool mgl_wide_await_step(mgl_wide_worker *w,
 }
 
 // The factors of the tile's tokens, four a thread, if the step has a norm before it.
-static __device__ __forceinline__ void mgl_wide_leave_factors(mgl_wide_worker *w,
-                                                              const mgl_wide_slot *slot,
-                                                              const mgl_wide_tile *tile) {
+MGL_DEVICE void mgl_wide_leave_factors(mgl_wide_worker *w, const mgl_wide_slot *slot,
+                                       const mgl_wide_tile *tile) {
   const uint32_t token = (w->warp * 32 + w->lane) * 4;
   if (slot->op.norm != nullptr && token < MGL_WIDE_TILE_TOKENS) {
     *(float4 *)&w->block->factors[w->slot][token] =
@@ -59,8 +56,7 @@ static __device__ __forceinline__ void mgl_wide_leave_factors(mgl_wide_worker *w
 }
 
 // Waits for the step, and for a linear asks for its first stages. False: the launch was ended.
-static __device__ __forceinline__ bool mgl_wide_begin_step(mgl_wide_worker *w,
-                                                           const mgl_wide_slot *slot) {
+MGL_DEVICE bool mgl_wide_begin_step(mgl_wide_worker *w, const mgl_wide_slot *slot) {
   bool ok = true;
   if (!mgl_op_kind_is_linear(slot->op.kind)) {
     ok = mgl_wide_await_step(w, slot);
@@ -86,8 +82,7 @@ static __device__ __forceinline__ bool mgl_wide_begin_step(mgl_wide_worker *w,
 }
 
 // Stores what gate_up staged, a tile of a column of x.
-static __device__ __forceinline__ void mgl_wide_store_tile(const mgl_wide_worker *w,
-                                                           const mgl_wide_slot *slot) {
+MGL_DEVICE void mgl_wide_store_tile(const mgl_wide_worker *w, const mgl_wide_slot *slot) {
   const mgl_wide_tile tile = mgl_wide_tile_of(w, slot);
   const uint64_t column = tile.first_block / MGL_WIDE_FEATURE_BLOCKS;
   uint4 *to = (uint4 *)((uint8_t *)slot->op.out +
@@ -103,8 +98,7 @@ static __device__ __forceinline__ void mgl_wide_store_tile(const mgl_wide_worker
 }
 
 // Behind the task: its results go to memory, and its event is triggered.
-static __device__ __forceinline__ void mgl_wide_end_step(mgl_wide_worker *w,
-                                                         const mgl_wide_slot *slot) {
+MGL_DEVICE void mgl_wide_end_step(mgl_wide_worker *w, const mgl_wide_slot *slot) {
   mgl_sync_wide_consumers();
   if (slot->op.kind == MGL_OP_GATE_UP) {
     mgl_wide_store_tile(w, slot);

@@ -15,9 +15,8 @@
 // The residual at `at` and, onto it, the parts of all ranks of an element, added in the order of
 // ranks. One loop waits for all of them, since parts that are there while something else is waited
 // for would not find registers. What it returns once the run has failed is of no use.
-static __device__ __forceinline__ float mgl_sum_of_parts(const mgl_worker *w, const mgl_exchange *e,
-                                                         size_t element, const uint8_t *at,
-                                                         bool carried) {
+MGL_DEVICE float mgl_sum_of_parts(const mgl_worker *w, const mgl_exchange *e, size_t element,
+                                  const uint8_t *at, bool carried) {
   uint64_t words[MGL_RANKS] = {};
   float residual = mgl_load_l2_float(at);
   bool all = false;
@@ -45,7 +44,7 @@ static __device__ __forceinline__ float mgl_sum_of_parts(const mgl_worker *w, co
 }
 
 // Row blocks [begin, end) of the slot, whose parts this rank has sent: residual + sum of the parts.
-static __device__ __forceinline__ void mgl_task_sum_parts(mgl_worker *w) {
+MGL_DEVICE void mgl_task_sum_parts(mgl_worker *w) {
   const mgl_slot *slot = mgl_task_slot(w);
   const mgl_cuda_op *op = &slot->op;
   const uint32_t first = slot->begin * MGL_CUDA_BLOCK_ROWS;
@@ -72,7 +71,7 @@ static __device__ __forceinline__ void mgl_task_sum_parts(mgl_worker *w) {
 }
 
 // 16 bytes that another GPU has written, or has in its memory.
-static __device__ __forceinline__ uint4 mgl_load_system(const void *address) {
+MGL_DEVICE uint4 mgl_load_system(const void *address) {
   uint4 v;
   asm volatile("ld.relaxed.sys.global.v4.u32 {%0,%1,%2,%3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
@@ -82,7 +81,7 @@ static __device__ __forceinline__ uint4 mgl_load_system(const void *address) {
 }
 
 // Four logits of a row, into the whole row; returns the largest of their keys.
-static __device__ __forceinline__ uint64_t mgl_place_logits(float *row, uint32_t column, uint4 v) {
+MGL_DEVICE uint64_t mgl_place_logits(float *row, uint32_t column, uint4 v) {
   const float values[4] = {__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z),
                            __uint_as_float(v.w)};
   uint64_t best = 0;
@@ -97,7 +96,7 @@ static __device__ __forceinline__ uint64_t mgl_place_logits(float *row, uint32_t
 
 // Columns [begin, end) of every rank's part of the logits, for all rows that have some; and what
 // the tasks of logits do on one rank, the largest logit of each row.
-static __device__ __forceinline__ void mgl_task_all_gather(mgl_worker *w) {
+MGL_DEVICE void mgl_task_all_gather(mgl_worker *w) {
   if (MGL_RANKS == 1) {
     return;  // it is not called
   }

@@ -495,9 +495,8 @@ static __device__ inline void mgl_send_logprobs(const mgl_sampling_job *job,
 }
 
 // All threads: the row of a sequence that takes one; its largest logit is *best, which becomes 0.
-static __device__ __forceinline__ void mgl_sample_row(const mgl_worker *w, uint32_t row_idx,
-                                                      uint32_t sequence_slot, uint64_t *best,
-                                                      mgl_cuda_plan *next) {
+MGL_DEVICE void mgl_sample_row(const mgl_worker *w, uint32_t row_idx, uint32_t sequence_slot,
+                               uint64_t *best, mgl_cuda_plan *next) {
   mgl_cuda_run *run = w->run;
   mgl_sampling_job job;
   job.sequence = &run->sequences[sequence_slot];
@@ -527,12 +526,7 @@ static __device__ __forceinline__ void mgl_sample_row(const mgl_worker *w, uint3
 static __device__ __noinline__ void mgl_task_sample_row(mgl_cuda_run *run, mgl_block *block,
                                                         uint32_t slot_idx, uint32_t row_idx) {
   mgl_worker w;
-  w.run = run;
-  w.block = block;
-  w.scratch = (uint8_t *)block + MGL_CUDA_BLOCK_BYTES;
-  w.thread = threadIdx.x;
-  w.warp = threadIdx.x / 32;
-  w.lane = threadIdx.x % 32;
+  mgl_worker_enter(&w, run, block, 0);
   w.slot = slot_idx;
   const mgl_slot *slot = mgl_task_slot(&w);
   mgl_sample_row(&w, row_idx, mgl_read_word(&slot->plan->logit_slots[row_idx]), &run->best[row_idx],

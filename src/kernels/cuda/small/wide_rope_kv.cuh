@@ -28,20 +28,19 @@ static_assert(MGL_HEAD_DIM % 32 == 0 && MGL_HEAD_DIM <= 128, "lanes of a head");
 static_assert(MGL_CUDA_KV_PAGE_TOKENS == 2 * MGL_ROPE_V_ROWS, "runs of V are halves of a page");
 
 // The page that holds a position of a row's sequence.
-static __device__ __forceinline__ uint32_t mgl_wide_page(const mgl_wide_attention *a, uint32_t slot,
-                                                         uint32_t position) {
+MGL_DEVICE uint32_t mgl_wide_page(const mgl_wide_attention *a, uint32_t slot, uint32_t position) {
   const int32_t *table = a->block_tables + (size_t)slot * a->block_table_stride;
   return (uint32_t)table[position / MGL_CUDA_KV_PAGE_TOKENS];
 }
 
 // Elements before a KV head of a page, of K and of V.
-static __device__ __forceinline__ size_t mgl_wide_page_offset(const mgl_wide_attention *a,
-                                                              uint32_t page, uint32_t kv_head) {
+MGL_DEVICE size_t mgl_wide_page_offset(const mgl_wide_attention *a, uint32_t page,
+                                       uint32_t kv_head) {
   return ((size_t)page * a->kv_heads + kv_head) * (MGL_CUDA_KV_PAGE_TOKENS * MGL_HEAD_DIM);
 }
 
 // Four elements of Q or K as qkv_proj leaves them, f16.
-static __device__ __forceinline__ void mgl_wide_unpack4(uint2 bits, float out[4]) {
+MGL_DEVICE void mgl_wide_unpack4(uint2 bits, float out[4]) {
   asm("{\n.reg .f16 l, h;\nmov.b32 {l, h}, %2;\ncvt.f32.f16 %0, l;\ncvt.f32.f16 %1, h;\n}"
       : "=f"(out[0]), "=f"(out[1])
       : "r"(bits.x));
@@ -50,7 +49,7 @@ static __device__ __forceinline__ void mgl_wide_unpack4(uint2 bits, float out[4]
       : "r"(bits.y));
 }
 
-static __device__ __forceinline__ uint2 mgl_wide_pack4(const float v[4]) {
+MGL_DEVICE uint2 mgl_wide_pack4(const float v[4]) {
   return make_uint2(mgl_pack_bf16(v[0], v[1]), mgl_pack_bf16(v[2], v[3]));
 }
 
@@ -59,8 +58,7 @@ typedef struct mgl_rope_norm {
   float4 low, high;
 } mgl_rope_norm;
 
-static __device__ __forceinline__ mgl_rope_norm mgl_rope_load_norm(const float *norm,
-                                                                   uint32_t part) {
+MGL_DEVICE mgl_rope_norm mgl_rope_load_norm(const float *norm, uint32_t part) {
   mgl_rope_norm n = {};
   if (norm != nullptr && part < MGL_ROPE_LANES) {
     n.low = *(const float4 *)(norm + part * 4);
@@ -81,9 +79,8 @@ typedef struct mgl_rope_job {
 } mgl_rope_job;
 
 // Job number `number` of the rows from `begin` on: those of Q, then those of K of each.
-static __device__ __forceinline__ void mgl_rope_load(const mgl_wide_attention *a, uint32_t begin,
-                                                     uint32_t number, uint32_t lane,
-                                                     mgl_rope_job *job) {
+MGL_DEVICE void mgl_rope_load(const mgl_wide_attention *a, uint32_t begin, uint32_t number,
+                              uint32_t lane, mgl_rope_job *job) {
   const uint32_t of_job = MGL_ROPE_HEADS * MGL_ROPE_PASSES, q_heads = a->kv_heads * MGL_GROUP;
   const uint32_t q_jobs = (q_heads + of_job - 1) / of_job;
   const uint32_t of_row = q_jobs + (a->kv_heads + of_job - 1) / of_job;
@@ -110,9 +107,8 @@ static __device__ __forceinline__ void mgl_rope_load(const mgl_wide_attention *a
 }
 
 // The RMS norm of a job's heads, each in MGL_ROPE_PITCH lanes.
-static __device__ __forceinline__ void mgl_rope_apply_norm(float eps, const mgl_rope_norm *norm,
-                                                           bool present,
-                                                           float x[MGL_ROPE_PASSES][2][4]) {
+MGL_DEVICE void mgl_rope_apply_norm(float eps, const mgl_rope_norm *norm, bool present,
+                                    float x[MGL_ROPE_PASSES][2][4]) {
   const float weights[2][4] = {{norm->low.x, norm->low.y, norm->low.z, norm->low.w},
                                {norm->high.x, norm->high.y, norm->high.z, norm->high.w}};
   float sums[MGL_ROPE_PASSES];
@@ -143,9 +139,8 @@ static __device__ __forceinline__ void mgl_rope_apply_norm(float eps, const mgl_
   }
 }
 
-static __device__ __forceinline__ void mgl_rope_finish(const mgl_wide_attention *a,
-                                                       const mgl_rope_norm norms[2], uint32_t lane,
-                                                       const mgl_rope_job *job) {
+MGL_DEVICE void mgl_rope_finish(const mgl_wide_attention *a, const mgl_rope_norm norms[2],
+                                uint32_t lane, const mgl_rope_job *job) {
   const uint32_t part = lane % MGL_ROPE_PITCH;
   const bool present = part < MGL_ROPE_LANES;
   const uint32_t v[8] = {job->angles[0].x, job->angles[0].y, job->angles[0].z, job->angles[0].w,
@@ -186,8 +181,8 @@ static __device__ __forceinline__ void mgl_rope_finish(const mgl_wide_attention 
 }
 
 // Q and K of rows [begin, end), jobs warp, warp + MGL_WIDE_WARPS, ...
-static __device__ __forceinline__ void mgl_rope_rows(const mgl_wide_attention *a, uint32_t begin,
-                                                     uint32_t end, uint32_t warp, uint32_t lane) {
+MGL_DEVICE void mgl_rope_rows(const mgl_wide_attention *a, uint32_t begin, uint32_t end,
+                              uint32_t warp, uint32_t lane) {
   const uint32_t of_job = MGL_ROPE_HEADS * MGL_ROPE_PASSES;
   const uint32_t of_row =
       (a->kv_heads * MGL_GROUP + of_job - 1) / of_job + (a->kv_heads + of_job - 1) / of_job;
@@ -211,8 +206,8 @@ static __device__ __forceinline__ void mgl_rope_rows(const mgl_wide_attention *a
 // Elements 4 part .. 4 part + 3 of V of positions `first` to `end` - 1 of half a page, which `v`
 // has by position, to `to`: in pieces as large as there are. Half pages are written by several
 // tasks where prompts do not begin with one.
-static __device__ __forceinline__ void mgl_rope_store_v(uint16_t *to, uint32_t first, uint32_t end,
-                                                        const uint2 v[MGL_ROPE_V_ROWS]) {
+MGL_DEVICE void mgl_rope_store_v(uint16_t *to, uint32_t first, uint32_t end,
+                                 const uint2 v[MGL_ROPE_V_ROWS]) {
 #pragma unroll
   for (uint32_t i = 0; i < 4; i++) {  // elements
     uint32_t words[MGL_ROPE_V_ROWS / 2];
@@ -241,7 +236,7 @@ static __device__ __forceinline__ void mgl_rope_store_v(uint16_t *to, uint32_t f
 }
 
 // Stores one position, which lies at `to`.
-static __device__ __forceinline__ void mgl_rope_store_one(uint16_t *to, uint2 v) {
+MGL_DEVICE void mgl_rope_store_one(uint16_t *to, uint2 v) {
   to[0] = (uint16_t)v.x;
   to[MGL_CUDA_KV_PAGE_TOKENS] = (uint16_t)(v.x >> 16);
   to[2 * MGL_CUDA_KV_PAGE_TOKENS] = (uint16_t)v.y;
@@ -251,9 +246,8 @@ static __device__ __forceinline__ void mgl_rope_store_one(uint16_t *to, uint2 v)
 // V of KV heads [kv_head, kv_head + MGL_ROPE_V_HEADS) of the runs that begin in rows first to
 // first + 7, by one warp. A run is of one sequence and of one half of a page; rows [begin, end) are
 // the task's. Where every row is a run, as of sequences that decode, all are loaded at once.
-static __device__ __forceinline__ void mgl_rope_values(const mgl_wide_attention *a, uint32_t first,
-                                                       uint32_t begin, uint32_t end,
-                                                       uint32_t kv_head, uint32_t lane) {
+MGL_DEVICE void mgl_rope_values(const mgl_wide_attention *a, uint32_t first, uint32_t begin,
+                                uint32_t end, uint32_t kv_head, uint32_t lane) {
   const uint32_t part = lane % MGL_ROPE_V_LANES;
   const uint32_t stride = a->kv_heads * (MGL_GROUP + 2) * MGL_HEAD_DIM;
   kv_head += lane / MGL_ROPE_V_LANES;
@@ -313,8 +307,8 @@ static __device__ __forceinline__ void mgl_rope_values(const mgl_wide_attention 
 }
 
 // Rows [begin, end) of the iteration. All consumers call it; needs no shared memory and no barrier.
-static __device__ __forceinline__ void mgl_wide_rope_kv(const mgl_wide_attention *a, uint32_t begin,
-                                                        uint32_t end, uint32_t thread) {
+MGL_DEVICE void mgl_wide_rope_kv(const mgl_wide_attention *a, uint32_t begin, uint32_t end,
+                                 uint32_t thread) {
   const uint32_t warp = thread / 32, lane = thread % 32;
   const uint32_t of_runs = (a->kv_heads + MGL_ROPE_V_HEADS - 1) / MGL_ROPE_V_HEADS;
   if (begin >= end) {

@@ -37,8 +37,7 @@ typedef struct mgl_head_turns {
 
 // v: the sum of `count` parts, in their order. from: the lane's piece of the first block in the
 // first part.
-static __device__ __forceinline__ void mgl_head_add(const float4 *from, uint32_t count,
-                                                    mgl_head_sums *s) {
+MGL_DEVICE void mgl_head_add(const float4 *from, uint32_t count, mgl_head_sums *s) {
 #pragma unroll
   for (uint32_t i = 0; i < MGL_HEAD_BLOCKS; i++) {
     s->v[i] = from[i * 32];
@@ -59,8 +58,7 @@ static __device__ __forceinline__ void mgl_head_add(const float4 *from, uint32_t
 }
 
 // Factors of the norm before qkv_proj, of the lane's tokens, and qkv_proj's bias, if it has one.
-static __device__ __forceinline__ void mgl_head_scale(float2 factor, const float *bias,
-                                                      uint32_t lane, mgl_head_sums *s) {
+MGL_DEVICE void mgl_head_scale(float2 factor, const float *bias, uint32_t lane, mgl_head_sums *s) {
 #pragma unroll
   for (uint32_t i = 0; i < MGL_HEAD_BLOCKS; i++) {
     const uint32_t feature = s->first_feature + i * 16 + lane / 4;
@@ -72,8 +70,7 @@ static __device__ __forceinline__ void mgl_head_scale(float2 factor, const float
 }
 
 // The RMS norm of Q or K.
-static __device__ __forceinline__ void mgl_head_norm(float eps, const float *norm, uint32_t lane,
-                                                     mgl_head_sums *s) {
+MGL_DEVICE void mgl_head_norm(float eps, const float *norm, uint32_t lane, mgl_head_sums *s) {
   float sums[2] = {0, 0};
 #pragma unroll
   for (uint32_t i = 0; i < MGL_HEAD_BLOCKS; i++) {
@@ -96,9 +93,8 @@ static __device__ __forceinline__ void mgl_head_norm(float eps, const float *nor
 }
 
 // Cos and sin of a pair for the lane's two tokens, applied to the halves of it.
-static __device__ __forceinline__ void mgl_head_turn(const float2 turn[2], float *low_first,
-                                                     float *high_first, float *low_second,
-                                                     float *high_second) {
+MGL_DEVICE void mgl_head_turn(const float2 turn[2], float *low_first, float *high_first,
+                              float *low_second, float *high_second) {
   const float x[2] = {*low_first, *low_second}, y[2] = {*high_first, *high_second};
   *low_first = x[0] * turn[0].x - y[0] * turn[0].y;
   *high_first = y[0] * turn[0].x + x[0] * turn[0].y;
@@ -106,8 +102,7 @@ static __device__ __forceinline__ void mgl_head_turn(const float2 turn[2], float
   *high_second = y[1] * turn[1].x + x[1] * turn[1].y;
 }
 
-static __device__ __forceinline__ void mgl_head_rotate(const mgl_head_turns *turns,
-                                                       mgl_head_sums *s) {
+MGL_DEVICE void mgl_head_rotate(const mgl_head_turns *turns, mgl_head_sums *s) {
 #pragma unroll
   for (uint32_t i = 0; i < MGL_HEAD_PAIRS; i++) {
     float4 *x = &s->v[i], *y = &s->v[i + MGL_HEAD_PAIRS];
@@ -118,8 +113,8 @@ static __device__ __forceinline__ void mgl_head_rotate(const mgl_head_turns *tur
 
 // Rows of Q or of K: a lane of even g takes two neighbouring features of its first token, one of
 // odd g of its second. to: of the token that the lane takes.
-static __device__ __forceinline__ void mgl_head_store_rows(uint16_t *to, float scale, bool there,
-                                                           uint32_t lane, const mgl_head_sums *s) {
+MGL_DEVICE void mgl_head_store_rows(uint16_t *to, float scale, bool there, uint32_t lane,
+                                    const mgl_head_sums *s) {
   const bool odd = lane / 4 % 2 != 0;
   to += lane / 4 - (odd ? 1 : 0);
 #pragma unroll
@@ -135,8 +130,8 @@ static __device__ __forceinline__ void mgl_head_store_rows(uint16_t *to, float s
 }
 
 // V of one of the lane's tokens: a page has it position-fastest.
-static __device__ __forceinline__ void mgl_head_store_values(uint16_t *to, uint32_t lane,
-                                                             bool second, const mgl_head_sums *s) {
+MGL_DEVICE void mgl_head_store_values(uint16_t *to, uint32_t lane, bool second,
+                                      const mgl_head_sums *s) {
   to += lane / 4 * MGL_CUDA_KV_PAGE_TOKENS;
 #pragma unroll
   for (uint32_t i = 0; i < MGL_HEAD_BLOCKS; i++) {
@@ -147,24 +142,22 @@ static __device__ __forceinline__ void mgl_head_store_values(uint16_t *to, uint3
   }
 }
 
-static __device__ __forceinline__ uint32_t mgl_head_place_of(const mgl_wide_attention *a,
-                                                             uint32_t row) {
+MGL_DEVICE uint32_t mgl_head_place_of(const mgl_wide_attention *a, uint32_t row) {
   const uint32_t position = a->positions[row];
   return mgl_wide_page(a, a->slots[row], position) * MGL_CUDA_KV_PAGE_TOKENS +
          position % MGL_CUDA_KV_PAGE_TOKENS;
 }
 
 // In elements, of a KV head of which a position has `stride`.
-static __device__ __forceinline__ size_t mgl_head_offset(const mgl_wide_attention *a, uint32_t at,
-                                                         uint32_t kv_head, uint32_t stride) {
+MGL_DEVICE size_t mgl_head_offset(const mgl_wide_attention *a, uint32_t at, uint32_t kv_head,
+                                  uint32_t stride) {
   return mgl_wide_page_offset(a, at / MGL_CUDA_KV_PAGE_TOKENS, kv_head) +
          at % MGL_CUDA_KV_PAGE_TOKENS * stride;
 }
 
 // row_count: rows of the iteration.
-static __device__ __forceinline__ mgl_head_place mgl_head_find(const mgl_wide_attention *a,
-                                                               uint32_t row_count, uint32_t lane,
-                                                               const mgl_head_sums *s) {
+MGL_DEVICE mgl_head_place mgl_head_find(const mgl_wide_attention *a, uint32_t row_count,
+                                        uint32_t lane, const mgl_head_sums *s) {
   const uint32_t q_heads = a->kv_heads * MGL_GROUP;
   const uint32_t head = s->first_feature / MGL_HEAD_DIM;
   const bool is_v = head >= q_heads + a->kv_heads;
@@ -179,9 +172,8 @@ static __device__ __forceinline__ mgl_head_place mgl_head_find(const mgl_wide_at
   return place;
 }
 
-static __device__ __forceinline__ void mgl_head_load_turns(const mgl_wide_attention *a,
-                                                           uint32_t lane, const mgl_head_sums *s,
-                                                           mgl_head_turns *out) {
+MGL_DEVICE void mgl_head_load_turns(const mgl_wide_attention *a, uint32_t lane,
+                                    const mgl_head_sums *s, mgl_head_turns *out) {
   const float2 *angles = (const float2 *)a->angles + (size_t)s->row * (MGL_HEAD_DIM / 2) + lane / 4;
 #pragma unroll
   for (uint32_t i = 0; i < MGL_HEAD_PAIRS; i++) {
@@ -194,11 +186,9 @@ static __device__ __forceinline__ void mgl_head_load_turns(const mgl_wide_attent
 }
 
 // Adds a head's sums (mgl_head_add, mgl_head_scale), and norms, rotates and stores it.
-static __device__ __forceinline__ void mgl_head_finish(const mgl_wide_attention *a,
-                                                       uint32_t row_count, const float4 *from,
-                                                       uint32_t count, float2 factor,
-                                                       const float *bias, uint32_t lane,
-                                                       mgl_head_place place, mgl_head_sums *s) {
+MGL_DEVICE void mgl_head_finish(const mgl_wide_attention *a, uint32_t row_count, const float4 *from,
+                                uint32_t count, float2 factor, const float *bias, uint32_t lane,
+                                mgl_head_place place, mgl_head_sums *s) {
   const uint32_t q_heads = a->kv_heads * MGL_GROUP;
   const uint32_t head = s->first_feature / MGL_HEAD_DIM;
   if (head >= q_heads + a->kv_heads) {

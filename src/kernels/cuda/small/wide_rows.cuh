@@ -30,15 +30,14 @@ static_assert(sizeof(mgl_wide_item) == 32 && sizeof(mgl_wide_cut) == 16, "as the
 // --- instructions --------------------------------------------------------------------------------
 
 // Copies the first `bytes` of 16 and fills the rest with zeros; with 0 nothing is read.
-static __device__ __forceinline__ void mgl_copy_async(uint32_t to, const void *from,
-                                                      uint32_t bytes) {
+MGL_DEVICE void mgl_copy_async(uint32_t to, const void *from, uint32_t bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
                : "memory");
 }
 
 // 16 bytes that nobody reads again before many others have been read: they leave the L2 first, so
 // that what is written and read again by the next stages stays there.
-static __device__ __forceinline__ void mgl_copy_async_once(uint32_t to, const void *from) {
+MGL_DEVICE void mgl_copy_async_once(uint32_t to, const void *from) {
   uint64_t evict_first;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(evict_first));
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
@@ -46,31 +45,31 @@ static __device__ __forceinline__ void mgl_copy_async_once(uint32_t to, const vo
                : "memory");
 }
 
-static __device__ __forceinline__ void mgl_copy_commit() {
+MGL_DEVICE void mgl_copy_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
 // Until all but the latest `left` groups of this thread have arrived.
 template <int left>
-static __device__ __forceinline__ void mgl_copy_wait() {
+MGL_DEVICE void mgl_copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");
 }
 
-static __device__ __forceinline__ void mgl_load_matrices(uint32_t address, uint32_t out[4]) {
+MGL_DEVICE void mgl_load_matrices(uint32_t address, uint32_t out[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
                : "r"(address)
                : "memory");
 }
 
-static __device__ __forceinline__ float mgl_exp2(float x) {
+MGL_DEVICE float mgl_exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
 // Among consumers: whether one of them says so; a barrier too.
-static __device__ __forceinline__ bool mgl_consumers_any(bool mine) {
+MGL_DEVICE bool mgl_consumers_any(bool mine) {
   uint32_t any;
   asm volatile(
       "{\n.reg .pred p, q;\n"
@@ -83,7 +82,7 @@ static __device__ __forceinline__ bool mgl_consumers_any(bool mine) {
   return any != 0;
 }
 
-static __device__ __forceinline__ float mgl_wide_unseen() {
+MGL_DEVICE float mgl_wide_unseen() {
   return __uint_as_float(0xff800000u);  // minus infinity
 }
 
@@ -91,14 +90,14 @@ static __device__ __forceinline__ float mgl_wide_unseen() {
 
 // Byte of a chunk of a row of K or Q, of `rows` rows.
 template <int rows>
-static __device__ __forceinline__ uint32_t mgl_slab_offset(uint32_t row, uint32_t chunk) {
+MGL_DEVICE uint32_t mgl_slab_offset(uint32_t row, uint32_t chunk) {
   constexpr uint32_t chunks = MGL_SLAB / 8;
   uint32_t swizzle = chunks == 8 ? row % 8 : row / 2 % 4;
   return (chunk / chunks * rows + row) * MGL_SLAB_BYTES + ((chunk % chunks) ^ swizzle) * 16;
 }
 
 // Byte of the half of a row of V (8 positions) of a page.
-static __device__ __forceinline__ uint32_t mgl_v_offset(uint32_t row, uint32_t half) {
+MGL_DEVICE uint32_t mgl_v_offset(uint32_t row, uint32_t half) {
   return row * 32 + (half ^ (row / 4 % 2)) * 16;
 }
 
@@ -109,7 +108,7 @@ typedef struct mgl_wide_lanes {
 } mgl_wide_lanes;
 
 // K: matrices are positions 0 to 7 of chunks 0 and 1, then 8 to 15. V alike, halves for chunks.
-static __device__ __forceinline__ mgl_wide_lanes mgl_wide_lanes_of(uint32_t lane) {
+MGL_DEVICE mgl_wide_lanes mgl_wide_lanes_of(uint32_t lane) {
   uint32_t row = lane / 16 * 8 + lane % 8, chunk = lane / 8 % 2;
   mgl_wide_lanes l;
   l.row = row * MGL_SLAB_BYTES;
@@ -128,7 +127,7 @@ typedef struct mgl_wide_rows {
   uint32_t limit[2];  // positions that the row sees
 } mgl_wide_rows;
 
-static __device__ __forceinline__ void mgl_wide_clear(mgl_wide_rows *rows) {
+MGL_DEVICE void mgl_wide_clear(mgl_wide_rows *rows) {
 #pragma unroll
   for (uint32_t j = 0; j < MGL_HEAD_COLUMNS; j++) {
 #pragma unroll
@@ -142,9 +141,8 @@ static __device__ __forceinline__ void mgl_wide_clear(mgl_wide_rows *rows) {
 
 // Scores of 16 * pairs positions of K, `tile_rows` rows at `k`.
 template <int pairs, int tile_rows>
-static __device__ __forceinline__ void mgl_wide_scores(const uint32_t q[MGL_HEAD_STEPS][4],
-                                                       uint32_t k, const mgl_wide_lanes *lanes,
-                                                       float scores[2 * pairs][4]) {
+MGL_DEVICE void mgl_wide_scores(const uint32_t q[MGL_HEAD_STEPS][4], uint32_t k,
+                                const mgl_wide_lanes *lanes, float scores[2 * pairs][4]) {
 #pragma unroll
   for (uint32_t j = 0; j < 2 * pairs; j++) {
     scores[j][0] = scores[j][1] = scores[j][2] = scores[j][3] = 0;
@@ -166,8 +164,8 @@ static __device__ __forceinline__ void mgl_wide_scores(const uint32_t q[MGL_HEAD
 
 // Scores that a row does not see become minus infinity. first: position of the tile.
 template <int columns>
-static __device__ __forceinline__ void mgl_wide_mask(const mgl_wide_rows *rows, uint32_t first,
-                                                     uint32_t lane, float scores[columns][4]) {
+MGL_DEVICE void mgl_wide_mask(const mgl_wide_rows *rows, uint32_t first, uint32_t lane,
+                              float scores[columns][4]) {
 #pragma unroll
   for (uint32_t j = 0; j < columns; j++) {
 #pragma unroll
@@ -183,8 +181,7 @@ static __device__ __forceinline__ void mgl_wide_mask(const mgl_wide_rows *rows, 
 // Scores become weights relative to the rows' new maxima. True where maxima have grown, of any row
 // of the warp: what the rows have of values is then to be multiplied by `decay`.
 template <int columns>
-static __device__ __forceinline__ bool mgl_wide_weigh(float (&scores)[columns][4],
-                                                      mgl_wide_rows *rows, float decay[2]) {
+MGL_DEVICE bool mgl_wide_weigh(float (&scores)[columns][4], mgl_wide_rows *rows, float decay[2]) {
   float max[2] = {rows->max[0], rows->max[1]};
 #pragma unroll
   for (uint32_t j = 0; j < columns; j++) {
@@ -217,7 +214,7 @@ static __device__ __forceinline__ bool mgl_wide_weigh(float (&scores)[columns][4
   return grown;
 }
 
-static __device__ __forceinline__ void mgl_wide_decay(mgl_wide_rows *rows, const float decay[2]) {
+MGL_DEVICE void mgl_wide_decay(mgl_wide_rows *rows, const float decay[2]) {
 #pragma unroll
   for (uint32_t j = 0; j < MGL_HEAD_COLUMNS; j++) {
     rows->values[j][0] *= decay[0];
@@ -228,8 +225,7 @@ static __device__ __forceinline__ void mgl_wide_decay(mgl_wide_rows *rows, const
 }
 
 // Weights of 16 positions, as the left operand of a product.
-static __device__ __forceinline__ void mgl_wide_pack(const float low[4], const float high[4],
-                                                     uint32_t a[4]) {
+MGL_DEVICE void mgl_wide_pack(const float low[4], const float high[4], uint32_t a[4]) {
   a[0] = mgl_pack_bf16(low[0], low[1]);
   a[1] = mgl_pack_bf16(low[2], low[3]);
   a[2] = mgl_pack_bf16(high[0], high[1]);
@@ -238,9 +234,8 @@ static __device__ __forceinline__ void mgl_wide_pack(const float low[4], const f
 
 // Adds the values of 16 * pages positions, whose weights are `weights`.
 template <int pages>
-static __device__ __forceinline__ void mgl_wide_values(const float weights[2 * pages][4],
-                                                       uint32_t v, const mgl_wide_lanes *lanes,
-                                                       mgl_wide_rows *rows) {
+MGL_DEVICE void mgl_wide_values(const float weights[2 * pages][4], uint32_t v,
+                                const mgl_wide_lanes *lanes, mgl_wide_rows *rows) {
 #pragma unroll
   for (uint32_t p = 0; p < pages; p++) {
     uint32_t a[4];
@@ -258,16 +253,15 @@ static __device__ __forceinline__ void mgl_wide_values(const float weights[2 * p
 // --- output --------------------------------------------------------------------------------------
 
 // A row of an item: which token it is of, and which head.
-static __device__ __forceinline__ void mgl_wide_row_of(const mgl_wide_attention *a,
-                                                       const mgl_wide_item *item, uint32_t kv_head,
-                                                       uint32_t row, uint32_t *out_token,
-                                                       uint32_t *out_head) {
+MGL_DEVICE void mgl_wide_row_of(const mgl_wide_attention *a, const mgl_wide_item *item,
+                                uint32_t kv_head, uint32_t row, uint32_t *out_token,
+                                uint32_t *out_head) {
   *out_token = item->row + row / MGL_GROUP;
   *out_head = kv_head * MGL_GROUP + row % MGL_GROUP;
 }
 
 // The rows' sums of weights, from those of lanes.
-static __device__ __forceinline__ void mgl_wide_sum_rows(mgl_wide_rows *rows) {
+MGL_DEVICE void mgl_wide_sum_rows(mgl_wide_rows *rows) {
 #pragma unroll
   for (uint32_t r = 0; r < 2; r++) {
     rows->sum[r] += __shfl_xor_sync(0xffffffffu, rows->sum[r], 1);
@@ -276,10 +270,9 @@ static __device__ __forceinline__ void mgl_wide_sum_rows(mgl_wide_rows *rows) {
 }
 
 // Rows first + g and first + g + 8 of an item with `count` rows, whose sums are the rows'.
-static __device__ __forceinline__ void mgl_wide_write(const mgl_wide_attention *a,
-                                                      const mgl_wide_item *item, uint32_t kv_head,
-                                                      uint32_t first, uint32_t lane,
-                                                      const mgl_wide_rows *rows) {
+MGL_DEVICE void mgl_wide_write(const mgl_wide_attention *a, const mgl_wide_item *item,
+                               uint32_t kv_head, uint32_t first, uint32_t lane,
+                               const mgl_wide_rows *rows) {
   const uint32_t count = item->count * MGL_GROUP;
 #pragma unroll
   for (uint32_t r = 0; r < 2; r++) {
@@ -316,11 +309,9 @@ typedef struct mgl_wide_parties {
 } mgl_wide_parties;
 
 // Finds the parties of the unit of which `part`, done by party `own`, is a part.
-static __device__ __forceinline__ mgl_wide_parties mgl_wide_find_parties(const mgl_wide_cut *cuts,
-                                                                         const mgl_wide_part *part,
-                                                                         uint32_t steps,
-                                                                         uint32_t own,
-                                                                         uint32_t lane) {
+MGL_DEVICE mgl_wide_parties mgl_wide_find_parties(const mgl_wide_cut *cuts,
+                                                  const mgl_wide_part *part, uint32_t steps,
+                                                  uint32_t own, uint32_t lane) {
   mgl_wide_parties p = {cuts, own, own, {part->item, part->head, 0, 0}};
   const mgl_wide_cut end = {part->item, part->head, steps - 1, 0};
   for (uint32_t back = 0;; back += 32) {  // the last that begins at or before the unit
@@ -344,21 +335,18 @@ static __device__ __forceinline__ mgl_wide_parties mgl_wide_find_parties(const m
 }
 
 // Which of its two partial results a party has of the unit: 0 if others began it.
-static __device__ __forceinline__ uint32_t mgl_wide_record(const mgl_wide_parties *p,
-                                                           uint32_t party) {
+MGL_DEVICE uint32_t mgl_wide_record(const mgl_wide_parties *p, uint32_t party) {
   return party * 2 + (mgl_wide_before(&p->begin, &p->cuts[party]) ? 0 : 1);
 }
 
-static __device__ __forceinline__ bool mgl_wide_has_part(const mgl_wide_parties *p,
-                                                         uint32_t party) {
+MGL_DEVICE bool mgl_wide_has_part(const mgl_wide_parties *p, uint32_t party) {
   return mgl_wide_before(&p->cuts[party], &p->cuts[party + 1]);
 }
 
 // Row r of mgl_wide_rows or of mgl_stream_rows joins a part's maximum and sum of weights; its
 // values are then to be multiplied by out[0], and the part's by out[1].
 template <typename Rows>
-static __device__ __forceinline__ void mgl_wide_join(Rows *rows, uint32_t r, float max, float sum,
-                                                     float out[2]) {
+MGL_DEVICE void mgl_wide_join(Rows *rows, uint32_t r, float max, float sum, float out[2]) {
   const float both = fmaxf(rows->max[r], max);
   const float base = both == mgl_wide_unseen() ? 0.0f : both;
   out[0] = mgl_exp2(rows->max[r] - base);

@@ -8,23 +8,21 @@
 #include "kernels/cuda/roles/wide_worker.cuh"
 
 // Columns of 16 features of eight tokens: where this lane's are.
-static __device__ __forceinline__ uint64_t mgl_wide_column(uint32_t tokens, uint32_t unit,
-                                                           uint32_t column, uint32_t lane) {
+MGL_DEVICE uint64_t mgl_wide_column(uint32_t tokens, uint32_t unit, uint32_t column,
+                                    uint32_t lane) {
   return ((uint64_t)column * (tokens / 8) + unit) * 32 + lane;
 }
 
 // --- embed and rope_angles -----------------------------------------------------------------------
 
-static __device__ __forceinline__ float mgl_wide_table_value(const mgl_cuda_op *op, int32_t token,
-                                                             uint32_t feature) {
+MGL_DEVICE float mgl_wide_table_value(const mgl_cuda_op *op, int32_t token, uint32_t feature) {
   const uint16_t *table = (const uint16_t *)op->weights;
   return feature < op->n
              ? mgl_widen_bf16(__ldg(table + (uint64_t)(uint32_t)token * op->n + feature))
              : 0;
 }
 
-static __device__ __forceinline__ void mgl_wide_task_embed(const mgl_wide_worker *w,
-                                                           const mgl_wide_slot *slot) {
+MGL_DEVICE void mgl_wide_task_embed(const mgl_wide_worker *w, const mgl_wide_slot *slot) {
   const mgl_cuda_op *op = &slot->op;
   const mgl_wide_plan *plan = w->run->plan;
   uint32_t g = w->lane / 4;
@@ -44,8 +42,7 @@ static __device__ __forceinline__ void mgl_wide_task_embed(const mgl_wide_worker
 }
 
 // Units are rows: [HD / 2] pairs of cosine and sine of position times frequency.
-static __device__ __forceinline__ void mgl_wide_task_angles(const mgl_wide_worker *w,
-                                                            const mgl_wide_slot *slot) {
+MGL_DEVICE void mgl_wide_task_angles(const mgl_wide_worker *w, const mgl_wide_slot *slot) {
   const uint32_t half = MGL_HEAD_DIM / 2;
   const mgl_wide_plan *plan = w->run->plan;
   uint32_t end = mgl_wide_least(slot->step.end, plan->token_count);
@@ -66,10 +63,8 @@ static __device__ __forceinline__ void mgl_wide_task_angles(const mgl_wide_worke
 
 // A column of 16 features of the unit's tokens, 0 beyond the last feature. gather: of any rows.
 template <bool gather>
-static __device__ __forceinline__ float4 mgl_wide_load_column(const mgl_cuda_op *op,
-                                                              const void *stream, uint32_t unit,
-                                                              const uint32_t rows[2],
-                                                              uint32_t column, uint32_t lane) {
+MGL_DEVICE float4 mgl_wide_load_column(const mgl_cuda_op *op, const void *stream, uint32_t unit,
+                                       const uint32_t rows[2], uint32_t column, uint32_t lane) {
   uint32_t feature = column * 16 + lane / 4;
   float4 v = make_float4(0, 0, 0, 0);
   if (column * 16 >= op->k) {
@@ -100,8 +95,7 @@ struct mgl_wide_reach {
 };
 
 template <typename type>
-static __device__ __forceinline__ void mgl_wide_put(const mgl_wide_reach *reach, uint32_t token,
-                                                    type *to, type value) {
+MGL_DEVICE void mgl_wide_put(const mgl_wide_reach *reach, uint32_t token, type *to, type value) {
   if (MGL_RANKS == 1 || reach->over == nullptr) {
     *to = value;
     return;
@@ -116,11 +110,9 @@ static __device__ __forceinline__ void mgl_wide_put(const mgl_wide_reach *reach,
 
 // 32 features of the tokens as a chunk of x for each lane: those of even g take the first token,
 // those of odd g the second. x: of so many rows; weights: the norm's, of features g + 8 i.
-static __device__ __forceinline__ void mgl_wide_store_chunk(const mgl_wide_reach *reach, uint8_t *x,
-                                                            uint32_t rows, uint32_t unit,
-                                                            uint32_t group, uint32_t lane,
-                                                            float4 low, float4 high,
-                                                            const float weights[4]) {
+MGL_DEVICE void mgl_wide_store_chunk(const mgl_wide_reach *reach, uint8_t *x, uint32_t rows,
+                                     uint32_t unit, uint32_t group, uint32_t lane, float4 low,
+                                     float4 high, const float weights[4]) {
   const float first[4] = {low.x, low.z, high.x, high.z};
   const float second[4] = {low.y, low.w, high.y, high.w};
   bool odd = lane / 4 % 2 != 0;
@@ -147,10 +139,9 @@ static __device__ __forceinline__ void mgl_wide_store_chunk(const mgl_wide_reach
                make_uint4(words[0], words[1], words[2], words[3]));
 }
 
-static __device__ __forceinline__ void mgl_wide_store_weighed(const mgl_wide_reach *reach,
-                                                              const mgl_cuda_op *op, uint32_t unit,
-                                                              uint32_t group, uint32_t lane,
-                                                              float4 low, float4 high) {
+MGL_DEVICE void mgl_wide_store_weighed(const mgl_wide_reach *reach, const mgl_cuda_op *op,
+                                       uint32_t unit, uint32_t group, uint32_t lane, float4 low,
+                                       float4 high) {
   const float *norm = op->norm + group * 32 + lane / 4;
   float weights[4];
 #pragma unroll
@@ -163,10 +154,9 @@ static __device__ __forceinline__ void mgl_wide_store_weighed(const mgl_wide_rea
 }
 
 // The sums of squares of a range, from those of the lane's two tokens.
-static __device__ __forceinline__ void mgl_wide_store_squares(const mgl_wide_reach *reach,
-                                                              const mgl_cuda_op *op, uint32_t unit,
-                                                              uint32_t range, uint32_t lane,
-                                                              float sums[2]) {
+MGL_DEVICE void mgl_wide_store_squares(const mgl_wide_reach *reach, const mgl_cuda_op *op,
+                                       uint32_t unit, uint32_t range, uint32_t lane,
+                                       float sums[2]) {
   for (int offset = 4; offset < 32; offset *= 2) {
     sums[0] += __shfl_xor_sync(0xffffffffu, sums[0], offset);
     sums[1] += __shfl_xor_sync(0xffffffffu, sums[1], offset);
@@ -182,7 +172,7 @@ static __device__ __forceinline__ void mgl_wide_store_squares(const mgl_wide_rea
   }
 }
 
-static __device__ __forceinline__ float4 mgl_wide_plus(float4 a, float4 b) {
+MGL_DEVICE float4 mgl_wide_plus(float4 a, float4 b) {
   return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
 
@@ -190,10 +180,8 @@ static __device__ __forceinline__ float4 mgl_wide_plus(float4 a, float4 b) {
 // its parts are added first, and the residual stream becomes that (unless rows are gathered, which
 // are the last to read it).
 template <bool gather>
-static __device__ __forceinline__ void mgl_wide_weigh(const mgl_wide_reach *reach,
-                                                      const mgl_cuda_op *op, uint32_t unit,
-                                                      uint32_t range, const uint32_t rows[2],
-                                                      uint32_t lane) {
+MGL_DEVICE void mgl_wide_weigh(const mgl_wide_reach *reach, const mgl_cuda_op *op, uint32_t unit,
+                               uint32_t range, const uint32_t rows[2], uint32_t lane) {
   constexpr int batch = 4;      // columns at once
   constexpr uint32_t more = 4;  // and parts of them
   const uint32_t columns = MGL_WIDE_NORM_RANGE / 16;
@@ -225,8 +213,7 @@ static __device__ __forceinline__ void mgl_wide_weigh(const mgl_wide_reach *reac
       for (uint32_t j = 0; j < more; j++) {
 #pragma unroll
         for (int i = 0; i < batch; i++) {
-          v[i] = make_float4(v[i].x + p[j][i].x, v[i].y + p[j][i].y, v[i].z + p[j][i].z,
-                             v[i].w + p[j][i].w);
+          v[i] = mgl_wide_plus(v[i], p[j][i]);
         }
       }
     }
@@ -250,9 +237,8 @@ static __device__ __forceinline__ void mgl_wide_weigh(const mgl_wide_reach *reac
 
 // Weighs a range that has all its features, to the same bits as mgl_wide_weigh, without a branch
 // between loads: each branch costs more than the load (docs/log/131).
-static __device__ __forceinline__ void mgl_wide_weigh_whole(const mgl_wide_reach *reach,
-                                                            const mgl_cuda_op *op, uint32_t unit,
-                                                            uint32_t range, uint32_t lane) {
+MGL_DEVICE void mgl_wide_weigh_whole(const mgl_wide_reach *reach, const mgl_cuda_op *op,
+                                     uint32_t unit, uint32_t range, uint32_t lane) {
   constexpr int batch = 4;  // columns at once
   // And parts of them. Of two ranks large iterations have two.
   constexpr uint32_t more = MGL_RANKS == 2 && !MGL_WIDE_FEW ? 2 : 4;
@@ -317,9 +303,8 @@ static __device__ __forceinline__ void mgl_wide_weigh_whole(const mgl_wide_reach
 // A quarter of a range that has all its features, of eight tokens, by one of four warps, where
 // those who made the sums do the norm: all that it adds is asked for at once. sums: of squares, in
 // lanes 0 to 3, of the lane's two tokens.
-static __device__ __forceinline__ void mgl_wide_weigh_quarter(const mgl_cuda_op *op, uint32_t unit,
-                                                              uint32_t range, uint32_t quarter,
-                                                              uint32_t lane, float sums[2]) {
+MGL_DEVICE void mgl_wide_weigh_quarter(const mgl_cuda_op *op, uint32_t unit, uint32_t range,
+                                       uint32_t quarter, uint32_t lane, float sums[2]) {
   constexpr uint32_t more = 8;                                          // parts at once
   const uint32_t group = range * (MGL_WIDE_NORM_RANGE / 32) + quarter;  // of 32 features
   const uint64_t first = mgl_wide_column(op->tokens, unit, group * 2, lane);
@@ -364,9 +349,8 @@ static __device__ __forceinline__ void mgl_wide_weigh_quarter(const mgl_cuda_op 
 }
 
 // One range of features of eight tokens, of all rows.
-static __device__ __forceinline__ void mgl_wide_weigh_rows(const mgl_wide_reach *reach,
-                                                           const mgl_cuda_op *op, uint32_t unit,
-                                                           uint32_t range, uint32_t lane) {
+MGL_DEVICE void mgl_wide_weigh_rows(const mgl_wide_reach *reach, const mgl_cuda_op *op,
+                                    uint32_t unit, uint32_t range, uint32_t lane) {
   const uint32_t rows[2] = {0, 0};
   if ((range + 1) * MGL_WIDE_NORM_RANGE <= op->k) {
     mgl_wide_weigh_whole(reach, op, unit, range, lane);
@@ -378,8 +362,7 @@ static __device__ __forceinline__ void mgl_wide_weigh_rows(const mgl_wide_reach 
 // Units are ranges of features of eight tokens, tokens fastest; of MGL_WIDE_TURNED, of this rank's
 // own tokens, ranges fastest, so that a chain's units follow each other. op.tokens: rows of the
 // residual stream; op.row_tiles: of the result.
-static __device__ __forceinline__ void mgl_wide_task_norm(const mgl_wide_worker *w,
-                                                          const mgl_wide_slot *slot) {
+MGL_DEVICE void mgl_wide_task_norm(const mgl_wide_worker *w, const mgl_wide_slot *slot) {
   const mgl_wide_plan *plan = w->run->plan;
   const mgl_cuda_op *op = &slot->op;
   bool gathers = (op->flags & MGL_WIDE_GATHERS) != 0;

@@ -3,7 +3,9 @@
 # huge pages, batch 1 and 8, and 16 sequences of 1000 tokens. Without a share ("-") something else used the memory
 # meanwhile, so that its ceiling moved.
 #   bench/cpu.sh [MODEL...]     folders of bench/configs [qwen3-0.6b llama-3.2-1b]
-# THREADS [2], RUNS [2], LONG [1] (0: without the last row); MEGALITH_BENCH is where model files are written, once [/tmp/megalith-bench].
+# THREADS [2], RUNS [2], LONG [1] (0: without the last row), LEVELS [all] ("best": the first one only), DUMMY [0] (1:
+# weights are made in memory at each start, batch 1 only: for models without a file); MEGALITH_BENCH is where model
+# files are written, once [/tmp/megalith-bench].
 set -eu
 cd "$(dirname "$0")/.."
 [ $# -gt 0 ] || set -- qwen3-0.6b llama-3.2-1b
@@ -27,13 +29,18 @@ for model; do
   folder=${MEGALITH_BENCH:-/tmp/megalith-bench}/$model
   mkdir -p "$folder"
   cp "bench/configs/$model/config.json" "$folder/config.json"
-  [ -f "$folder/model.safetensors" ] || "$writer" "$folder" >&2
+  [ "${DUMMY:-0}" = 1 ] || [ -f "$folder/model.safetensors" ] || "$writer" "$folder" >&2
   best=
   for level in amx_bf16 avx512_bf16 avx512 avx2 neon_bf16 neon; do
     if ! MEGALITH_SIMD=$level "$ours" info >/dev/null 2>&1; then
       continue
     fi
+    [ -z "$best" ] || [ "${LEVELS:-all}" = all ] || continue
     best=${best:-$level}
+    if [ "${DUMMY:-0}" = 1 ]; then
+      row "$model" "$level" dummy 1 64 32
+      continue
+    fi
     row "$model" "$level" mapped 1 64 32
     row "$model" "$level" copied 1 64 32
     row "$model" "$level" copied 8 64 24

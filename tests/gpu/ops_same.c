@@ -117,6 +117,10 @@ void gpu_ops_same_run(gpu_bench *bench, int count, char **arguments) {
   config.vocab_size = 640;
   config.context_tokens = 4096;
   printf("\n## The same bits op by op\n\n");
+  gpu_check(bench,
+            only[0] == 0 || strcmp(only, "codes") == 0 || strcmp(only, "dense") == 0 ||
+                strcmp(only, "mixture") == 0,
+            "expected codes, dense, mixture or nothing, found \"%s\"", only);
   if (only[0] == 0 || strcmp(only, "codes") == 0) {
     static const mgl_form forms[] = {
         {MGL_DTYPE_E4M3, 128, false}, {MGL_DTYPE_I4, 64, false}, {MGL_DTYPE_I8, 32, false}};

@@ -77,11 +77,17 @@ static inline uint64_t put_f64(f64 x) {
 }
 
 #define ALL UINT32_MAX
+// Lanes do not depend on each other: gcc shall make vectors of them. Clang may find that by itself.
+#ifdef __clang__
+#define EACH_LANE_ALONE
+#else
+#define EACH_LANE_ALONE _Pragma("GCC ivdep")
+#endif
 // Does it for the lanes of a mask, lane by lane or all at once.
 #define EACH(mask, ...)                                           \
   do {                                                            \
     if ((mask) == ALL) {                                          \
-      _Pragma("GCC ivdep") for (uint32_t i = 0; i < 32; i++) {    \
+      EACH_LANE_ALONE for (uint32_t i = 0; i < 32; i++) {         \
         __VA_ARGS__                                               \
       }                                                           \
     } else {                                                      \

@@ -11,8 +11,10 @@
 // wait for. The loader of every worker chooses by itself, a warp for a token: largest logits first,
 // lower numbers first among equal ones, as the CPU does. It leaves numbers and weights in scratch,
 // behind what the tasks of experts use; they are there before the task's first page is. Nobody else
-// writes there meanwhile: that all logits are there means that all that was before has its words,
-// and behind the tasks of experts the next one of the block begins when their pages are consumed.
+// uses that place meanwhile: that all logits are there means that all that was before has its
+// words, and behind the tasks of experts the next one of the block begins when their pages are
+// consumed. But a token's logits tell of that token only: the router's task may still read partial
+// sums of others, which lie where routes go. So with several tokens, tasks before end first.
 //
 // A part of role_loader.cuh, which includes it behind what it calls.
 #ifndef MGL_KERNELS_CUDA_ROLES_LOADER_EXPERTS_CUH
@@ -200,8 +202,18 @@ MGL_DEVICE uint32_t mgl_loader_routes(const mgl_loader *l) {
   return l->block_at + MGL_CUDA_BLOCK_BYTES + MGL_EXPERT_ROUTES_AT;
 }
 
+// The whole warp: until the tasks before have left scratch. False: give up.
+MGL_DEVICE bool mgl_loader_await_scratch(const mgl_loader *l) {
+  bool goes_on = true;
+  while (goes_on && mgl_loader_word(l, offsetof(mgl_block, ended)) < l->ordinal) {
+    goes_on = !mgl_loader_gives_up(l);
+  }
+  return __all_sync(0xffffffffu, goes_on);
+}
+
 // The whole warp: the experts of all rows. The next one's logits come while one's are compared.
-MGL_DEVICE void mgl_loader_choose(const mgl_loader *l, const uint8_t *at, bool carried) {
+// False: give up.
+MGL_DEVICE bool mgl_loader_choose(const mgl_loader *l, const uint8_t *at, bool carried) {
   const uint32_t stop_at = l->block_at + (uint32_t)offsetof(mgl_block, stop);
   uint32_t routes_at = mgl_loader_routes(l);
   uint32_t logits[MGL_EXPERT_LANE_LOGITS], next[MGL_EXPERT_LANE_LOGITS];
@@ -217,9 +229,13 @@ MGL_DEVICE void mgl_loader_choose(const mgl_loader *l, const uint8_t *at, bool c
       at += MGL_EXPERTS * sizeof(float);
       mgl_loader_ask_logits(at, next);
     }
+    if (left > 1 && left == l->rows && !mgl_loader_await_scratch(l)) {
+      return false;
+    }
     mgl_expert_choose(logits, routes_at);
     routes_at += MGL_EXPERT_SLOTS * MGL_EXPERT_ROUTE_BYTES;
   }
+  return true;
 }
 
 // --- hits and parts ------------------------------------------------------------------------------
@@ -365,7 +381,9 @@ MGL_DEVICE bool mgl_loader_route(mgl_loader *l, uint32_t experts) {
   l->several = mgl_of_hits(op);
   l->rows = op->tokens == 1 ? 1 : __ldcg(&l->run->plans[l->iteration & 1].token_count);
   at += __shfl_sync(0xffffffffu, l->copy, 0) == MGL_LOADER_COPY_SECOND ? op->copy_bytes : 0;
-  mgl_loader_choose(l, at, op->copy_bytes != 0);
+  if (!mgl_loader_choose(l, at, op->copy_bytes != 0)) {
+    return false;
+  }
   if (MGL_EXPERTS_BY_HITS && l->several) {
     mgl_expert_share(l->block_at + MGL_CUDA_BLOCK_BYTES, l->rows);
   }

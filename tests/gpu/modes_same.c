@@ -27,7 +27,7 @@ static const char *const fused_ways[] = {
     "{\"graph_mode\": \"FULL_AND_PIECEWISE\"}",
 };
 
-// By plain kernels; of a model whose fused kernels have graphs, those with sizes are by these.
+// By plain kernels; of a model that fused tasks cover, those with sizes are by fused kernels.
 static const char *const plain_ways[] = {
     "{\"level\": 0}",
     "{\"level\": 1}",
@@ -37,8 +37,6 @@ static const char *const plain_ways[] = {
     "{\"preset\": \"fastest-graphs\", \"capture_sizes\": [1, 5, 40]}",
     "{\"splitting_ops\": [\"attention\", \"linear\"], \"use_compiler\": false}",
 };
-// Of a mixture that fused tasks cover only mega runs by these.
-static const char *const mega_way[] = {"{\"graph_mode\": \"MEGA\"}"};
 enum {
   FUSED_WAYS = sizeof fused_ways / sizeof *fused_ways,
   PLAIN_WAYS = sizeof plain_ways / sizeof *plain_ways
@@ -115,6 +113,7 @@ static void check_family(gpu_bench *bench, const char *name, const mgl_config *c
 
 void gpu_modes_same_run(gpu_bench *bench, int count, char **arguments) {
   const char *only = count > 0 ? arguments[0] : "";
+  const size_t others = count > 1 && strcmp(arguments[1], "fused") == 0 ? 0 : (size_t)PLAIN_WAYS;
   served *expected = gpu_must_alloc(1, sizeof *expected);
   mgl_config config = small_config(MGL_FAMILY_QWEN3);
   config.hidden_size = 1024;
@@ -124,9 +123,9 @@ void gpu_modes_same_run(gpu_bench *bench, int count, char **arguments) {
   printf("\n## The same bits in every mode: %d requests\n\n", REQUESTS);
   if (only[0] == 0 || strcmp(only, "dense") == 0) {
     check_family(bench, "dense, fused kernels", &config, fused_ways, FUSED_WAYS, true, expected);
-    check_family(bench, "dense, other ways", &config, plain_ways, PLAIN_WAYS, false, expected);
+    check_family(bench, "dense, other ways", &config, plain_ways, others, false, expected);
   }
-  if (only[0] == 0 || strcmp(only, "codes") == 0) {
+  if (strcmp(only, "dense") != 0 && strcmp(only, "mixture") != 0) {
     const mgl_form forms[] = {
         {MGL_DTYPE_E4M3, 128, false}, {MGL_DTYPE_I4, 64, false}, {MGL_DTYPE_I8, 32, false}};
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
@@ -134,18 +133,21 @@ void gpu_modes_same_run(gpu_bench *bench, int count, char **arguments) {
       char name[MGL_FORM_NAME_BYTES + 16];
       coded.quantization = (mgl_quantization){.method = MGL_QUANT_COMPRESSED, .drawn = forms[i]};
       mgl_form_name(forms[i], name);
-      check_family(bench, name, &coded, mega_way, 1, true, expected);
-      check_family(bench, name, &coded, plain_ways, PLAIN_WAYS, false, expected);
+      if (only[0] != 0 && strcmp(only, "codes") != 0 && strstr(name, only) == NULL) {
+        continue;
+      }
+      check_family(bench, name, &coded, fused_ways, FUSED_WAYS, true, expected);
+      check_family(bench, name, &coded, plain_ways, others, false, expected);
     }
   }
   if (only[0] == 0 || strcmp(only, "mixture") == 0) {
     config.family = MGL_FAMILY_QWEN3_MOE;
     config.mixture = (mgl_mixture){
         .expert_count = 16, .slots = 4, .inner_size = 256, .renormalise = true, .scale = 1};
-    check_family(bench, "mixture, fused kernels", &config, mega_way, 1, true, expected);
-    check_family(bench, "mixture, plain kernels", &config, plain_ways, PLAIN_WAYS, false, expected);
+    check_family(bench, "mixture, fused kernels", &config, fused_ways, FUSED_WAYS, true, expected);
+    check_family(bench, "mixture, other ways", &config, plain_ways, others, false, expected);
     config = small_mixture_config();
-    check_family(bench, "mixture that tasks do not cover", &config, plain_ways, PLAIN_WAYS, true,
+    check_family(bench, "mixture that tasks do not cover", &config, plain_ways, others, true,
                  expected);
   }
   free(expected);

@@ -16,7 +16,9 @@
 #include "support/plan_feed.h"
 #include "support/programs.h"
 
-enum { REQUESTS = MIXED_MOST_REQUESTS, CONTEXT = 128, SEQUENCES = 40, TOKENS = 64 };
+enum { CONTEXT = 128, SEQUENCES = 40, TOKENS = 64 };
+
+static uint32_t requests = MIXED_MOST_REQUESTS;
 
 static const char *const fused_ways[] = {
     "{\"graph_mode\": \"MEGA\"}",
@@ -70,7 +72,7 @@ static void serve(gpu_bench *bench, const mgl_config *config, const char *json, 
   const mgl_engine_options options = {
       .mode = mgl_runner_usual_mode(runner), .prefix_cache = true, .chunk_tokens = 48};
   gpu_must(mgl_engine_create(runner, &options, &engine, &err), &err);
-  gpu_must(mixed_requests_run(engine, REQUESTS, config->vocab_size, &out->requests, &err), &err);
+  gpu_must(mixed_requests_run(engine, requests, config->vocab_size, &out->requests, &err), &err);
   out->launches = mgl_runner_launches(runner);
   mgl_engine_destroy(engine);
   mgl_runner_destroy(runner);
@@ -78,7 +80,7 @@ static void serve(gpu_bench *bench, const mgl_config *config, const char *json, 
 
 static uint32_t count_same(const mixed_answers *a, const mixed_answers *b) {
   uint32_t same = 0;
-  for (uint32_t i = 0; i < REQUESTS; i++) {
+  for (uint32_t i = 0; i < requests; i++) {
     same += memcmp(a->tokens[i], b->tokens[i], sizeof a->tokens[i]) == 0;
   }
   return same;
@@ -95,15 +97,15 @@ static void check_family(gpu_bench *bench, const char *name, const mgl_config *c
     const mixed_served *got = &to->requests;
     bool same = memcmp(&got->answers, &expected->requests.answers, sizeof got->answers) == 0;
     bool all = !got->failed && got->prompts > 0 && got->decodes > 0 && got->both > 0;
-    for (uint32_t r = 0; r < REQUESTS; r++) {
+    for (uint32_t r = 0; r < requests; r++) {
       all = all && got->answers.counts[r] > 0;
       tokens += got->answers.counts[r];
     }
     gpu_check(bench, same && all,
-              "%s, %s: %s, the same tokens to %u of %d requests; %llu tokens, %u iterations of "
+              "%s, %s: %s, the same tokens to %u of %u requests; %llu tokens, %u iterations of "
               "prompts, %u that decode, %u of both; %llu graphs, %llu ops; %.1f s",
               name, ways[i], same ? "the same bits" : "OTHER BITS",
-              count_same(&got->answers, &expected->requests.answers), REQUESTS,
+              count_same(&got->answers, &expected->requests.answers), requests,
               (unsigned long long)tokens, got->prompts, got->decodes, got->both,
               (unsigned long long)to->launches.graphs, (unsigned long long)to->launches.ops,
               (double)(mgl_clock_ns() - begin) / 1e9);
@@ -112,15 +114,28 @@ static void check_family(gpu_bench *bench, const char *name, const mgl_config *c
 }
 
 void gpu_modes_same_run(gpu_bench *bench, int count, char **arguments) {
-  const char *only = count > 0 ? arguments[0] : "";
-  const size_t others = count > 1 && strcmp(arguments[1], "fused") == 0 ? 0 : (size_t)PLAIN_WAYS;
+  const char *only = "";
+  size_t others = PLAIN_WAYS;
+  for (int i = 0; i < count; i++) {
+    if (strncmp(arguments[i], "requests=", 9) == 0) {
+      requests = (uint32_t)strtoul(arguments[i] + 9, NULL, 10);
+    } else if (strcmp(arguments[i], "fused") == 0) {
+      others = 0;
+    } else {
+      only = arguments[i];
+    }
+  }
+  if (requests < 1 || requests > MIXED_MOST_REQUESTS) {
+    gpu_check(bench, false, "expected 1 to %d requests, found %u", MIXED_MOST_REQUESTS, requests);
+    return;
+  }
   served *expected = gpu_must_alloc(1, sizeof *expected);
   mgl_config config = small_config(MGL_FAMILY_QWEN3);
   config.hidden_size = 1024;
   config.intermediate_size = 3072;
   config.head_count = 8;
   config.vocab_size = 4096;
-  printf("\n## The same bits in every mode: %d requests\n\n", REQUESTS);
+  printf("\n## The same bits in every mode: %u requests\n\n", requests);
   if (only[0] == 0 || strcmp(only, "dense") == 0) {
     check_family(bench, "dense, fused kernels", &config, fused_ways, FUSED_WAYS, true, expected);
     check_family(bench, "dense, other ways", &config, plain_ways, others, false, expected);

@@ -115,12 +115,15 @@ static void check_family(gpu_bench *bench, const char *name, const mgl_config *c
 
 void gpu_modes_same_run(gpu_bench *bench, int count, char **arguments) {
   const char *only = "";
+  bool small = false;
   size_t others = PLAIN_WAYS;
   for (int i = 0; i < count; i++) {
     if (strncmp(arguments[i], "requests=", 9) == 0) {
       requests = (uint32_t)strtoul(arguments[i] + 9, NULL, 10);
     } else if (strcmp(arguments[i], "fused") == 0) {
       others = 0;
+    } else if (strcmp(arguments[i], "small") == 0) {
+      small = true;
     } else {
       only = arguments[i];
     }
@@ -132,9 +135,10 @@ void gpu_modes_same_run(gpu_bench *bench, int count, char **arguments) {
   served *expected = gpu_must_alloc(1, sizeof *expected);
   mgl_config config = small_config(MGL_FAMILY_QWEN3);
   config.hidden_size = 1024;
-  config.intermediate_size = 3072;
+  config.intermediate_size = small ? 1024 : 3072;
   config.head_count = 8;
-  config.vocab_size = 4096;
+  config.vocab_size = small ? 512 : 4096;
+  config.layer_count = small ? 1 : config.layer_count;
   printf("\n## The same bits in every mode: %u requests\n\n", requests);
   if (only[0] == 0 || strcmp(only, "dense") == 0) {
     check_family(bench, "dense, fused kernels", &config, fused_ways, FUSED_WAYS, true, expected);
@@ -155,10 +159,18 @@ void gpu_modes_same_run(gpu_bench *bench, int count, char **arguments) {
       check_family(bench, name, &coded, plain_ways, others, false, expected);
     }
   }
+  config.mixture = (mgl_mixture){
+      .expert_count = 16, .slots = 4, .inner_size = 256, .renormalise = true, .scale = 1};
+  if (only[0] == 0 || strcmp(only, "experts") == 0) {
+    mgl_config coded = config;
+    coded.family = MGL_FAMILY_QWEN3_MOE;
+    coded.mixture.inner_size = 1024;  // whole panels
+    coded.quantization =
+        (mgl_quantization){.method = MGL_QUANT_COMPRESSED, .drawn = {MGL_DTYPE_E4M3, 128, false}};
+    check_family(bench, "experts of codes", &coded, fused_ways, FUSED_WAYS, true, expected);
+  }
   if (only[0] == 0 || strcmp(only, "mixture") == 0) {
     config.family = MGL_FAMILY_QWEN3_MOE;
-    config.mixture = (mgl_mixture){
-        .expert_count = 16, .slots = 4, .inner_size = 256, .renormalise = true, .scale = 1};
     check_family(bench, "mixture, fused kernels", &config, fused_ways, FUSED_WAYS, true, expected);
     check_family(bench, "mixture, other ways", &config, plain_ways, others, false, expected);
     config = small_mixture_config();

@@ -95,11 +95,10 @@ static mgl_status cuda_covers(const mgl_graph *program, mgl_error *err) {
   return status;
 }
 
-// Mode mega, and those in which an iteration is a chain of kernels. Of codes, experts and custom
-// ops these have no kernels; what is not fused (mode eager) is of plain kernels.
+// Mode mega, and those in which an iteration is a chain of kernels. Of custom ops these have no
+// kernels; what is not fused (mode eager) is of plain kernels.
 static uint32_t cuda_modes_of(const mgl_graph *program) {
-  const bool chains = mgl_packed_kinds(program) >> 1 == 0 && !has_mixture(program) &&
-                      mgl_cuda_custom_find(program) == NULL;
+  const bool chains = mgl_cuda_custom_find(program) == NULL;
   const uint32_t all = (1u << MGL_MODE_COUNT) - 1;
   const mgl_mode eager = mgl_mode_of(MGL_LEVEL_EAGER, MGL_GRAPHS_NONE);
   return chains ? all & ~(1u << eager) : 1u << MGL_MODE_MEGA;
@@ -349,8 +348,7 @@ static mgl_status cuda_read_kv(void *model, const char *name, uint32_t page, flo
 
 const mgl_device_table mgl_cuda_table = {.modes = (1u << MGL_MODE_COUNT) - 1,
                                          .mode_hint =
-                                             "mega or full on a GPU, compiled or one with pieces "
-                                             "(mega alone for quantised weights); "
+                                             "mega or full on a GPU, compiled or one with pieces; "
                                              "try --device cpu",
                                          .modes_of = cuda_modes_of,
                                          .covers = cuda_covers,

@@ -245,7 +245,7 @@ static mgl_status take_compilation(mgl_runner *runner, mgl_error *err) {
   return MGL_OK;
 }
 
-// Level 2 of a program that fused tasks cover in mode mega only.
+// Level 2 of a program that fused tasks cover in mode mega only: of one with custom ops.
 static mgl_status check_chains(const mgl_runner *runner, mgl_error *err) {
   return runner->build.compilation == NULL ||
                  mgl_runner_has_mode(runner, runner->compilation.mode) ||

@@ -54,8 +54,10 @@
 //                             [large_prompt=N] [large_generate=N] [cell_seconds=N]  every mode:
 //                             iterations that decode, and jobs in which prompts come meanwhile;
 //                             large: of batches above 64
-//   gpu_tests modes_same [dense|codes|mixture]  500 requests get the same bits in every mode, of a
-//                             dense model, of weights of codes and of a mixture
+//   gpu_tests modes_same [dense|codes|FORM|experts|mixture] [fused] [small] [requests=N]  500
+//                             requests get the same bits in every mode, of a dense model, of
+//                             weights of codes (FORM: such as e4m3.128), of experts of codes and of
+//                             a mixture; fused: only those of fused kernels; small: of one layer
 //   gpu_tests ops_same [dense|codes|mixture]  op after op has the same bits by fused tasks and by
 //                             plain kernels
 //   gpu_tests ablations FOLDER... [prompt=N] [generate=N] [batch=N] [rounds=N] [csv=FILE]

@@ -16,7 +16,9 @@
 #include "support/plan_feed.h"
 #include "support/programs.h"
 
-enum { REQUESTS = MIXED_MOST_REQUESTS, CONTEXT = 128, SEQUENCES = 40, TOKENS = 64 };
+enum { CONTEXT = 128, SEQUENCES = 40, TOKENS = 64 };
+
+static uint32_t requests = MIXED_MOST_REQUESTS;
 
 static const char *const fused_ways[] = {
     "{\"graph_mode\": \"MEGA\"}",
@@ -27,7 +29,7 @@ static const char *const fused_ways[] = {
     "{\"graph_mode\": \"FULL_AND_PIECEWISE\"}",
 };
 
-// By plain kernels; of a model whose fused kernels have graphs, those with sizes are by these.
+// By plain kernels; of a model that fused tasks cover, those with sizes are by fused kernels.
 static const char *const plain_ways[] = {
     "{\"level\": 0}",
     "{\"level\": 1}",
@@ -37,8 +39,6 @@ static const char *const plain_ways[] = {
     "{\"preset\": \"fastest-graphs\", \"capture_sizes\": [1, 5, 40]}",
     "{\"splitting_ops\": [\"attention\", \"linear\"], \"use_compiler\": false}",
 };
-// Of a mixture that fused tasks cover only mega runs by these.
-static const char *const mega_way[] = {"{\"graph_mode\": \"MEGA\"}"};
 enum {
   FUSED_WAYS = sizeof fused_ways / sizeof *fused_ways,
   PLAIN_WAYS = sizeof plain_ways / sizeof *plain_ways
@@ -72,7 +72,7 @@ static void serve(gpu_bench *bench, const mgl_config *config, const char *json, 
   const mgl_engine_options options = {
       .mode = mgl_runner_usual_mode(runner), .prefix_cache = true, .chunk_tokens = 48};
   gpu_must(mgl_engine_create(runner, &options, &engine, &err), &err);
-  gpu_must(mixed_requests_run(engine, REQUESTS, config->vocab_size, &out->requests, &err), &err);
+  gpu_must(mixed_requests_run(engine, requests, config->vocab_size, &out->requests, &err), &err);
   out->launches = mgl_runner_launches(runner);
   mgl_engine_destroy(engine);
   mgl_runner_destroy(runner);
@@ -80,7 +80,7 @@ static void serve(gpu_bench *bench, const mgl_config *config, const char *json, 
 
 static uint32_t count_same(const mixed_answers *a, const mixed_answers *b) {
   uint32_t same = 0;
-  for (uint32_t i = 0; i < REQUESTS; i++) {
+  for (uint32_t i = 0; i < requests; i++) {
     same += memcmp(a->tokens[i], b->tokens[i], sizeof a->tokens[i]) == 0;
   }
   return same;
@@ -97,15 +97,15 @@ static void check_family(gpu_bench *bench, const char *name, const mgl_config *c
     const mixed_served *got = &to->requests;
     bool same = memcmp(&got->answers, &expected->requests.answers, sizeof got->answers) == 0;
     bool all = !got->failed && got->prompts > 0 && got->decodes > 0 && got->both > 0;
-    for (uint32_t r = 0; r < REQUESTS; r++) {
+    for (uint32_t r = 0; r < requests; r++) {
       all = all && got->answers.counts[r] > 0;
       tokens += got->answers.counts[r];
     }
     gpu_check(bench, same && all,
-              "%s, %s: %s, the same tokens to %u of %d requests; %llu tokens, %u iterations of "
+              "%s, %s: %s, the same tokens to %u of %u requests; %llu tokens, %u iterations of "
               "prompts, %u that decode, %u of both; %llu graphs, %llu ops; %.1f s",
               name, ways[i], same ? "the same bits" : "OTHER BITS",
-              count_same(&got->answers, &expected->requests.answers), REQUESTS,
+              count_same(&got->answers, &expected->requests.answers), requests,
               (unsigned long long)tokens, got->prompts, got->decodes, got->both,
               (unsigned long long)to->launches.graphs, (unsigned long long)to->launches.ops,
               (double)(mgl_clock_ns() - begin) / 1e9);
@@ -114,19 +114,37 @@ static void check_family(gpu_bench *bench, const char *name, const mgl_config *c
 }
 
 void gpu_modes_same_run(gpu_bench *bench, int count, char **arguments) {
-  const char *only = count > 0 ? arguments[0] : "";
+  const char *only = "";
+  bool small = false;
+  size_t others = PLAIN_WAYS;
+  for (int i = 0; i < count; i++) {
+    if (strncmp(arguments[i], "requests=", 9) == 0) {
+      requests = (uint32_t)strtoul(arguments[i] + 9, NULL, 10);
+    } else if (strcmp(arguments[i], "fused") == 0) {
+      others = 0;
+    } else if (strcmp(arguments[i], "small") == 0) {
+      small = true;
+    } else {
+      only = arguments[i];
+    }
+  }
+  if (requests < 1 || requests > MIXED_MOST_REQUESTS) {
+    gpu_check(bench, false, "expected 1 to %d requests, found %u", MIXED_MOST_REQUESTS, requests);
+    return;
+  }
   served *expected = gpu_must_alloc(1, sizeof *expected);
   mgl_config config = small_config(MGL_FAMILY_QWEN3);
   config.hidden_size = 1024;
-  config.intermediate_size = 3072;
+  config.intermediate_size = small ? 1024 : 3072;
   config.head_count = 8;
-  config.vocab_size = 4096;
-  printf("\n## The same bits in every mode: %d requests\n\n", REQUESTS);
+  config.vocab_size = small ? 512 : 4096;
+  config.layer_count = small ? 1 : config.layer_count;
+  printf("\n## The same bits in every mode: %u requests\n\n", requests);
   if (only[0] == 0 || strcmp(only, "dense") == 0) {
     check_family(bench, "dense, fused kernels", &config, fused_ways, FUSED_WAYS, true, expected);
-    check_family(bench, "dense, other ways", &config, plain_ways, PLAIN_WAYS, false, expected);
+    check_family(bench, "dense, other ways", &config, plain_ways, others, false, expected);
   }
-  if (only[0] == 0 || strcmp(only, "codes") == 0) {
+  if (strcmp(only, "dense") != 0 && strcmp(only, "mixture") != 0) {
     const mgl_form forms[] = {
         {MGL_DTYPE_E4M3, 128, false}, {MGL_DTYPE_I4, 64, false}, {MGL_DTYPE_I8, 32, false}};
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
@@ -134,18 +152,29 @@ void gpu_modes_same_run(gpu_bench *bench, int count, char **arguments) {
       char name[MGL_FORM_NAME_BYTES + 16];
       coded.quantization = (mgl_quantization){.method = MGL_QUANT_COMPRESSED, .drawn = forms[i]};
       mgl_form_name(forms[i], name);
-      check_family(bench, name, &coded, mega_way, 1, true, expected);
-      check_family(bench, name, &coded, plain_ways, PLAIN_WAYS, false, expected);
+      if (only[0] != 0 && strcmp(only, "codes") != 0 && strstr(name, only) == NULL) {
+        continue;
+      }
+      check_family(bench, name, &coded, fused_ways, FUSED_WAYS, true, expected);
+      check_family(bench, name, &coded, plain_ways, others, false, expected);
     }
+  }
+  config.mixture = (mgl_mixture){
+      .expert_count = 16, .slots = 4, .inner_size = 256, .renormalise = true, .scale = 1};
+  if (only[0] == 0 || strcmp(only, "experts") == 0) {
+    mgl_config coded = config;
+    coded.family = MGL_FAMILY_QWEN3_MOE;
+    coded.mixture.inner_size = 1024;  // whole panels
+    coded.quantization =
+        (mgl_quantization){.method = MGL_QUANT_COMPRESSED, .drawn = {MGL_DTYPE_E4M3, 128, false}};
+    check_family(bench, "experts of codes", &coded, fused_ways, FUSED_WAYS, true, expected);
   }
   if (only[0] == 0 || strcmp(only, "mixture") == 0) {
     config.family = MGL_FAMILY_QWEN3_MOE;
-    config.mixture = (mgl_mixture){
-        .expert_count = 16, .slots = 4, .inner_size = 256, .renormalise = true, .scale = 1};
-    check_family(bench, "mixture, fused kernels", &config, mega_way, 1, true, expected);
-    check_family(bench, "mixture, plain kernels", &config, plain_ways, PLAIN_WAYS, false, expected);
+    check_family(bench, "mixture, fused kernels", &config, fused_ways, FUSED_WAYS, true, expected);
+    check_family(bench, "mixture, other ways", &config, plain_ways, others, false, expected);
     config = small_mixture_config();
-    check_family(bench, "mixture that tasks do not cover", &config, plain_ways, PLAIN_WAYS, true,
+    check_family(bench, "mixture that tasks do not cover", &config, plain_ways, others, true,
                  expected);
   }
   free(expected);

@@ -65,6 +65,7 @@ typedef struct fake_cuda {
   const char *attend_kernel;           // that ran last
   uint32_t attend_tokens;              // of its graph
   uint32_t attends_any, attends_long;  // launches of these kernels of attention
+  uint32_t task_launches;              // and of that for linears of codes and of experts
   bool capture_fails;
   size_t graph_bytes;       // of the device's memory that a graph takes
   uint32_t graph_kernels;   // plain kernels that graphs launched

@@ -18,6 +18,7 @@
 #include "support/fake_cuda_calls.h"
 #include "support/fake_cuda_parts.h"
 #include "twin/full_turn.h"
+#include "twin/packing.h"
 #include "twin/plain_op.h"
 
 uint32_t fake_cuda_looks_left;
@@ -134,8 +135,13 @@ static bool kernel_is_of(const fake_node *node) {
                  {MGL_OP_SAMPLE, "mgl_op_sample"},      {MGL_OP_QKV_PROJ, "mgl_op_linear_"},
                  {MGL_OP_LINEAR_ADD, "mgl_op_linear_"}, {MGL_OP_GATE_UP, "mgl_op_linear_"},
                  {MGL_OP_LOGITS, "mgl_op_linear_"}};
+  const mgl_cuda_op *op = &node->launch.ops[0];
+  if ((op->flags & MGL_CUDA_EXPERTS) != 0 || mgl_op_packing(op) != MGL_PACKING_BF16) {
+    fake.task_launches++;
+    return strcmp(node->name, "mgl_op_task") == 0;
+  }
   for (size_t i = 0; i < sizeof kernels / sizeof kernels[0]; i++) {
-    if (kernels[i].kind == node->launch.ops[0].kind) {
+    if (kernels[i].kind == op->kind) {
       return strncmp(node->name, kernels[i].name, strlen(kernels[i].name)) == 0;
     }
   }

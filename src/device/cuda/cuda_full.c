@@ -93,8 +93,13 @@ struct mgl_cuda_full {
 
 // --- kernels -------------------------------------------------------------------------------------
 
-static uint32_t block_bytes(uint32_t scratch_bytes, uint32_t pages) {
-  return MGL_CUDA_BLOCK_BYTES + scratch_bytes + pages * MGL_CUDA_PAGE_BYTES;
+static uint32_t block_bytes(const mgl_cuda_program *p, uint32_t scratch_bytes, uint32_t pages) {
+  return MGL_CUDA_BLOCK_BYTES + scratch_bytes + pages * p->page_bytes;
+}
+
+// Whether some linear is computed by the megakernel's bodies; else there is no such kernel.
+static bool needs_tasks(const mgl_cuda_program *p) {
+  return p->packings >> 1 != 0 || p->model.experts.count != 0;
 }
 
 static mgl_status read_sizes(mgl_cuda_program *p, mgl_error *err) {
@@ -112,7 +117,7 @@ static mgl_status read_sizes(mgl_cuda_program *p, mgl_error *err) {
 static mgl_status set_kernel(mgl_cuda_program *p, mgl_full_kernel kernel, mgl_error *err) {
   const mgl_cuda_driver *driver = &p->device->driver;
   mgl_cuda_full *full = p->full;
-  uint32_t bytes = block_bytes(MGL_CUDA_SCRATCH_BYTES, p->smem_pages);
+  uint32_t bytes = block_bytes(p, MGL_CUDA_SCRATCH_BYTES, p->smem_pages);
   int blocks = 0;
   MGL_CUDA_TRY(driver, module_function, err, &full->kernels[kernel], full->module,
                mgl_full_info_of(kernel)->name);
@@ -144,10 +149,6 @@ static bool logits_hide_plan(const mgl_graph *program) {
 }
 
 static mgl_status open_kernels(mgl_cuda_program *p, mgl_error *err) {
-  if (p->packings >> 1 != 0) {
-    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
-                         "mode full has no kernels for quantised weights: use mode mega");
-  }
   const mgl_cuda_driver *driver = &p->device->driver;
   mgl_cuda_full *full = p->full;
   void *pinned = NULL;
@@ -158,7 +159,9 @@ static mgl_status open_kernels(mgl_cuda_program *p, mgl_error *err) {
   MGL_TRY(mgl_cuda_load_modules(p, &module, 1, err));
   MGL_TRY(read_sizes(p, err));
   for (uint32_t i = 0; i < MGL_FULL_KERNELS; i++) {
-    MGL_TRY(set_kernel(p, (mgl_full_kernel)i, err));
+    if (i != MGL_FULL_TASK || needs_tasks(p)) {
+      MGL_TRY(set_kernel(p, (mgl_full_kernel)i, err));
+    }
   }
   MGL_CUDA_TRY(driver, stream_create, err, &full->capture_stream, MGL_CU_STREAM_NON_BLOCKING);
   MGL_CUDA_TRY(driver, host_alloc, err, &pinned, sizeof *full->host_plan, flags);
@@ -257,8 +260,8 @@ static void set_memory(const mgl_cuda_program *p, mgl_full_kernel kernel, bool i
   if (!of_eight && (!of_one || pages_of(out) > SHARED_PAGES_1)) {
     return;
   }
-  uint32_t fixed = block_bytes(out->scratch_bytes, 0);
-  uint32_t pages = half > fixed ? (half - fixed) / MGL_CUDA_PAGE_BYTES : 0;
+  uint32_t fixed = block_bytes(p, out->scratch_bytes, 0);
+  uint32_t pages = half > fixed ? (half - fixed) / p->page_bytes : 0;
   pages = pages < LEAST_PAGES ? LEAST_PAGES : pages;
   out->page_count = pages < p->smem_pages ? pages : p->smem_pages;
   out->early_pages = op->kind == MGL_OP_GATE_UP    ? EARLY_GATE_UP
@@ -300,6 +303,16 @@ static bool has_launch(const mgl_cuda_program *p, const mgl_schedule *s, uint32_
   return computes(p, op->op) || computes(p, op->with);
 }
 
+// What the blocks of a launch share: of linears row blocks. (Experts have those of a token's slots,
+// whatever matrices these are of.)
+static uint32_t units_of(const mgl_cuda_program *p, const mgl_schedule_op *op) {
+  const mgl_packed_matrices matrices = mgl_packed_matrices_of(p->program, &p->program->ops[op->op]);
+  const uint32_t columns = mgl_op_info_of(p->program->ops[op->op].kind)->cuda_grain;
+  return matrices.count == 0     ? op->units
+         : matrices.experts == 0 ? matrices.row_blocks
+                                 : (op->units + columns - 1) / columns;
+}
+
 // The launch of step `ordinal` of a schedule, of an iteration that reads plan `parity`.
 static mgl_cuda_op_launch make_launch(const mgl_cuda_program *p, const mgl_schedule *s,
                                       graph_shape shape, uint32_t parity, uint32_t ordinal) {
@@ -317,7 +330,7 @@ static mgl_cuda_op_launch make_launch(const mgl_cuda_program *p, const mgl_sched
       .parity = parity,
       .ordinal = ordinal,
       .op_launches = s->step_count,
-      .units = matrices.count > 0 ? matrices.row_blocks : op->units,
+      .units = units_of(p, op),
       .strides = s->strides,
       .in_flight = full->settings.in_flight,
       .in_flight_ahead = full->settings.in_flight_ahead,
@@ -351,7 +364,7 @@ static mgl_status launch_op(const mgl_cuda_program *p, mgl_full_kernel kernel,
       .block_x = mgl_full_info_of(kernel)->threads,
       .block_y = 1,
       .block_z = 1,
-      .smem_bytes = block_bytes(launch->scratch_bytes, launch->page_count),
+      .smem_bytes = block_bytes(p, launch->scratch_bytes, launch->page_count),
       .stream = stream,
       .attributes = &dependent,
       .attribute_count = p->device->kernels != MGL_CUDA_KERNELS_PORTABLE ? 1 : 0};

@@ -34,6 +34,9 @@ static mgl_full_kernel attend_kernel(const mgl_cuda_op *op, bool long_context, b
 }
 
 static mgl_full_kernel linear_kernel(const mgl_cuda_op *op, bool shares) {
+  if (mgl_of_experts(op) || mgl_op_packing(op) != MGL_PACKING_BF16) {
+    return MGL_FULL_TASK;
+  }
 #define MGL_KERNEL_LINEAR(ENUM, name, blocks, scratch, condition, ...) \
   if (condition) {                                                     \
     return MGL_FULL_##ENUM;                                            \
@@ -124,8 +127,7 @@ mgl_bodies mgl_bodies_of(const mgl_graph *program, uint32_t tokens, uint32_t log
                ((m.k_padded + MGL_CUDA_PAGE_K - 1) / MGL_CUDA_PAGE_K);
   }
   mgl_full_kernel kernel = mgl_full_kernel_of(&sizes, of);
-  bool covers = m.packing == MGL_PACKING_BF16;
-  out.full = kernel < MGL_FULL_KERNELS && covers ? mgl_full_info_of(kernel)->name : NULL;
-  out.full_why = covers ? mgl_full_kernel_why(kernel) : "mode full has none for codes";
+  out.full = kernel < MGL_FULL_KERNELS ? mgl_full_info_of(kernel)->name : NULL;
+  out.full_why = kernel == MGL_FULL_TASK ? out.mega_why : mgl_full_kernel_why(kernel);
   return out;
 }

@@ -22,6 +22,7 @@
 #include "kernels/cuda/common/worker.cuh"
 #include "kernels/cuda/linear/op_linear_one.cuh"
 #include "kernels/cuda/linear/tasks_linear.cuh"
+#include "kernels/cuda/roles/call_task.cuh"
 #include "kernels/cuda/roles/role_loader.cuh"
 #include "kernels/cuda/small/tasks_iteration.cuh"
 #include "kernels/cuda/small/tasks_sample.cuh"
@@ -253,8 +254,7 @@ MGL_DEVICE void mgl_load_op(const mgl_cuda_op_launch &launch, const mgl_load *lo
                            mgl_await_room(launch, load, l2_end, &l2_at, &l2_clock, &l))) {
         break;
       }
-      mgl_page_load(l.pages_at + l.page * MGL_CUDA_PAGE_BYTES, from, bytes,
-                    mgl_loader_full(&l, l.page));
+      mgl_page_load(l.pages_at + l.page * MGL_PAGE_BYTES, from, bytes, mgl_loader_full(&l, l.page));
       mgl_load_ends(&l);
     }
     while (mgl_loader_looks() && l.in_flight > 0) {  // no block ends with copies on their way
@@ -305,6 +305,112 @@ MGL_DEVICE void mgl_op_linear(const mgl_cuda_op_launch &launch) {
     mgl_op_linear<__VA_ARGS__>(launch);                                       \
   }
 #include "twin/variant.def"
+
+// --- linears of codes and of experts -------------------------------------------------------------
+
+#if MGL_EXPERTS != 0 || MGL_PACKINGS >> 1 != 0
+
+// The loader warp: routes, if the op has experts, then all pages of the block's task, as for a task
+// of the megakernel.
+MGL_DEVICE void mgl_load_op_task(const mgl_cuda_op_launch &launch) {
+  const mgl_slot *slot = &((const mgl_block *)mgl_memory)->slots[0];
+  const mgl_cuda_op *op = &slot->op;
+  mgl_loader l = {};
+  l.run = launch.run;
+  l.block_at = mgl_kept(mgl_shared_address(mgl_memory));
+  l.pages_at = l.block_at + MGL_CUDA_BLOCK_BYTES + launch.scratch_bytes;
+  l.page_count = l.all_pages = l.ring_pages = launch.page_count;
+  l.most_short = l.most_long = l.most_ahead = l.most = l.bound = launch.in_flight;
+  if (MGL_HAS_EXPERTS && mgl_of_experts(op)) {
+    l.rows = mgl_linear_rows(slot);
+    l.several = mgl_of_hits(op);
+    (void)mgl_loader_choose(&l, (const uint8_t *)op->angles, false);
+    if (MGL_EXPERTS_BY_HITS && l.several) {
+      mgl_expert_share(l.block_at + MGL_CUDA_BLOCK_BYTES, l.rows);
+    }
+    __syncwarp();
+  }
+  const mgl_load load = mgl_load_of(&l, op, 0, 0, slot->begin, slot->end);
+  if (threadIdx.x % 32 >= MGL_LOADER_LANES) {
+    return;
+  }
+  if (MGL_HAS_EXPERTS && mgl_of_experts(op)) {
+    (void)mgl_load_experts(&l, &load);
+  } else {
+    for (uint32_t pass = 0; pass < load.passes; pass++) {
+      for (uint32_t block = load.begin; block < load.end; block += load.batch_blocks) {
+        (void)mgl_load_coded_batch(&l, &load, block, mgl_min(load.end - block, load.batch_blocks));
+      }
+    }
+  }
+  while (mgl_loader_looks() && l.in_flight > 0) {  // no block ends with copies on their way
+    mgl_loader_look(&l);
+  }
+}
+
+// The body that the megakernel's controller would choose.
+MGL_DEVICE void mgl_run_op_task(mgl_cuda_run *run, mgl_block *block) {
+  const uint32_t function =
+      mgl_task_function_of(&block->slots[0].op, MGL_TARGET_CAPABILITY, MGL_HAS_CODES);
+  if (MGL_HAS_CODES && function >= MGL_CALL_CODED) {
+    (void)mgl_find_coded<1>(run, block, 0, function - MGL_CALL_CODED);
+    return;
+  }
+#define MGL_CASE_ANY(...)
+#define MGL_CASE_SM_90(...)
+#define MGL_CASE_EXPERTS(ENUM, ...)             \
+  if (function == MGL_CALL_##ENUM) {            \
+    (void)mgl_call<__VA_ARGS__>(run, block, 0); \
+  }
+#define MGL_TASK_LINEAR(ENUM, name, order, from, ...) \
+  MGL_TARGET_IF_EXPERTS(MGL_CASE_##from(ENUM, __VA_ARGS__))
+#include "twin/variant.def"
+}
+
+// A block is a worker with one task. Nothing is loaded ahead of the kernels before: which experts a
+// token has, these say, and of codes this kernel is to be right, not fast. The second op, if any,
+// is next_plan.
+extern "C" __global__ void __launch_bounds__(MGL_OP_LINEAR_THREADS, 1)
+    mgl_op_task(const __grid_constant__ mgl_cuda_op_launch launch) {
+  mgl_block *block = (mgl_block *)mgl_memory;
+  const uint32_t warp = threadIdx.x / 32;
+  mgl_await_kernels_before();
+  if (threadIdx.x == 0) {
+    mgl_let_next_come();
+  }
+  if (blockIdx.x >= launch.blocks) {
+    if (warp == 0) {
+      mgl_op_next_plan(launch);
+    }
+    return;
+  }
+  if (warp == 0) {
+    mgl_fill_slot(launch, block);
+    __syncwarp();
+    if (threadIdx.x == 0) {
+      block->slots[0].rows = (uint16_t)mgl_linear_rows(&block->slots[0]);
+      block->activated = 1;
+      mgl_mbarrier_init(&block->go[0], 1);
+    }
+  } else if (threadIdx.x == MGL_CUDA_CONSUMERS) {
+    mgl_init_pages(block, launch.page_count);
+    mgl_mbarriers_made();
+  }
+  __syncthreads();
+  if (block->slots[0].rows == 0) {
+    return;
+  }
+  if (warp == MGL_CUDA_CONSUMER_WARPS) {
+    if (threadIdx.x % 32 == 0) {
+      mgl_mbarrier_arrive(&block->go[0]);
+    }
+    mgl_load_op_task(launch);
+  } else {
+    mgl_run_op_task(launch.run, block);
+  }
+}
+
+#endif
 
 // --- attention -----------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@
 #include "device/cuda/cuda_jit.h"
 #include "support/must.h"
 #include "twin/device_run.h"
+#include "twin/op_launch.h"
 #include "twin/packing.h"
 #include "twin/plain_op.h"
 #include "twin/wide_run.h"
@@ -441,6 +442,23 @@ static void op_kernels_compile_for_all_architectures(void **state) {
   for_architectures("kernels/cuda/op_kernels.cu", check_op_kernels);
 }
 
+// Besides, the megakernel's bodies of experts and of codes.
+static void check_op_tasks(const mgl_text *log, const char *architecture) {
+  const mgl_cuda_usage usage = usage_of(log, "mgl_op_task", architecture);
+  assert_true(usage.registers * MGL_OP_LINEAR_THREADS <= 65536);
+  check_op_kernels(log, architecture);
+}
+
+static void op_kernels_of_experts_and_codes_compile(void **state) {
+  (void)state;
+  mgl_cuda_shape both = shape;
+  both.packings = 1u << MGL_PACKING_BF16 | 1u << MGL_PACKING_E4M3;
+  both.page_bytes = shape_of_codes.page_bytes;
+  both.experts = (mgl_cuda_experts){
+      .count = 128, .slots = 8, .features = 768, .width = 2048, .renormalise = true, .scale = 1};
+  for_shape("kernels/cuda/op_kernels.cu", &both, check_op_tasks);
+}
+
 // Blocks of MGL_PLAIN_THREADS, two on a multiprocessor; what they keep fits into registers.
 static void check_plain(const mgl_text *log, const char *architecture) {
   static const char *const kernels[] = {
@@ -567,6 +585,7 @@ int main(void) {
       cmocka_unit_test(several_ranks_compile_for_all_architectures),
       cmocka_unit_test(the_planner_compiles_for_the_device),
       cmocka_unit_test(op_kernels_compile_for_all_architectures),
+      cmocka_unit_test(op_kernels_of_experts_and_codes_compile),
       cmocka_unit_test(plain_kernels_compile_for_all_architectures),
       cmocka_unit_test(the_wide_class_compiles_for_all_architectures),
       cmocka_unit_test(the_wide_class_of_codes_compiles),

@@ -1,5 +1,6 @@
 // Modes of plain kernels on the fake GPU, which runs the device's own source: all of them compute
-// the same bits, launch what they say (counted by the driver's table), and pad as they should.
+// the same bits, launch what they say (counted by the driver's table), and pad as they should; and
+// which kernels run codes and experts in the modes of fused ones.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -206,15 +207,16 @@ static bool take_token(void *context, const mgl_generated_token *token) {
   return true;
 }
 
-// Iterations of prompts, of decoding sequences and of both are one launch.
-static void check_mega(const mgl_config *config) {
+// Six requests: iterations of prompts, of decoding sequences and of both.
+static void serve_some(const mgl_config *config, const char *json) {
   mgl_compilation c;
   mgl_runner *runner = NULL;
   mgl_engine *engine = NULL;
   uint32_t kinds[2] = {0};
   const mgl_model_folder folder = {.config = *config};
-  read_compilation(&c, "{\"graph_mode\": \"MEGA\"}");
+  read_compilation(&c, json);
   device = fake_cuda_device();
+  fake.codes = config->quantization.method != MGL_QUANT_NONE;
   cuda = (mgl_cuda_options){.device = &device, .get_code = fake_cuda_code};
   const mgl_build build = {.iteration_tokens = 16,
                            .sequences = 4,
@@ -223,6 +225,7 @@ static void check_mega(const mgl_config *config) {
                            .compilation = &c,
                            .cuda = &cuda};
   MUST(mgl_runner_create(&folder, &build, &runner, &err));
+  assert_string_equal(mgl_runner_note(runner), "");  // not by plain kernels, at the least
   MUST(mgl_engine_create(runner, &(mgl_engine_options){.mode = mgl_runner_usual_mode(runner)},
                          &engine, &err));
   for (uint32_t i = 0; i < 6; i++) {
@@ -235,14 +238,20 @@ static void check_mega(const mgl_config *config) {
     MUST(mgl_engine_submit(engine, &request, &number, &err));
   }
   fake_cuda_calls_clear();
+  fake.task_launches = 0;
   MUST(mgl_engine_run(engine, take_token, count_iteration, kinds, &err));
   assert_true(kinds[0] > 10 && kinds[1] > 5);
-  assert_int_equal(fake_cuda_call_count, 1);
-  assert_string_equal(fake_cuda_calls[0].name, "mgl_megakernel");
-  assert_int_equal(fake_cuda_calls[0].blocks, FAKE_CUDA_WORKERS);
   mgl_engine_destroy(engine);
   mgl_runner_destroy(runner);
   assert_int_equal(fake.live, 0);
+}
+
+// All of them are one launch.
+static void check_mega(const mgl_config *config) {
+  serve_some(config, "{\"graph_mode\": \"MEGA\"}");
+  assert_int_equal(fake_cuda_call_count, 1);
+  assert_string_equal(fake_cuda_calls[0].name, "mgl_megakernel");
+  assert_int_equal(fake_cuda_calls[0].blocks, FAKE_CUDA_WORKERS);
 }
 
 // A mixture whose experts fused tasks take.
@@ -450,42 +459,24 @@ static void a_nan_is_found_where_it_is_made(void **state) {
   temp_folder_remove(&folder);
 }
 
-// Fused tasks of a mixture have mode mega only: who asks for mode full, or another of graphs, gets
-// it by plain kernels, and not mode mega without a word.
-static void mode_full_is_never_replaced(void **state) {
+// What mode full has no kernels of its own for is computed by the megakernel's bodies, a launch an
+// op: two of each layer of a mixture, and four of codes, which have no logits here.
+static void codes_and_experts_have_all_modes(void **state) {
   (void)state;
-  static const struct {
-    const char *json, *note;
-    mgl_mode mode;
-  } cases[] = {
-      {"{\"graph_mode\": \"MEGA\"}", "", MGL_MODE_MEGA},
-      {"{\"graph_mode\": \"FULL\"}",
-       "mode full runs the model by plain kernels, which are slow: fused tasks have no such "
-       "graphs of it",
-       MGL_MODE_FULL},
-      {"{\"preset\": \"fastest-graphs\"}",
-       "mode full-and-piecewise runs the model by plain kernels, which are slow: fused tasks have "
-       "no such graphs of it",
-       MGL_MODE_FULL_AND_PIECEWISE}};
-  const mgl_config config = fused_mixture();
-  const mgl_model_folder folder = {.config = config};
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    mgl_compilation c;
-    mgl_runner *runner = NULL;
-    read_compilation(&c, cases[i].json);
-    device = fake_cuda_device();
-    cuda = (mgl_cuda_options){.device = &device, .get_code = fake_cuda_code};
-    const mgl_build build = {.iteration_tokens = 8,
-                             .sequences = 2,
-                             .sequence_tokens = 32,
-                             .weights = MGL_WEIGHTS_DUMMY,
-                             .compilation = &c,
-                             .cuda = &cuda};
-    MUST(mgl_runner_create(&folder, &build, &runner, &err));
-    assert_string_equal(mgl_runner_note(runner), cases[i].note);
-    assert_int_equal(mgl_runner_usual_mode(runner), cases[i].mode);
-    mgl_runner_destroy(runner);
-    assert_int_equal(fake.live, 0);
+  static const char *const ways[] = {
+      "{\"level\": 2}", "{\"graph_mode\": \"PIECEWISE\"}", "{\"graph_mode\": \"FULL\"}",
+      "{\"graph_mode\": \"FULL_DECODE_ONLY\"}", "{\"preset\": \"fastest-graphs\"}"};
+  mgl_config coded = fused_mixture();
+  coded.family = MGL_FAMILY_QWEN3;
+  coded.mixture = (mgl_mixture){0};
+  coded.quantization =
+      (mgl_quantization){.method = MGL_QUANT_COMPRESSED, .drawn = {MGL_DTYPE_I8, 32, false}};
+  const mgl_config mixture = fused_mixture();
+  for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+    serve_some(&mixture, ways[i]);
+    assert_true(fake.task_launches > 0 && fake.task_launches % (2 * mixture.layer_count) == 0);
+    serve_some(&coded, ways[i]);
+    assert_true(fake.task_launches > 0 && fake.task_launches % (4 * coded.layer_count) == 0);
   }
 }
 
@@ -531,7 +522,7 @@ int main(void) {
       cmocka_unit_test(what_was_captured_is_dumped),
       cmocka_unit_test(a_failed_capture_is_an_error),
       cmocka_unit_test(a_nan_is_found_where_it_is_made),
-      cmocka_unit_test(mode_full_is_never_replaced),
+      cmocka_unit_test(codes_and_experts_have_all_modes),
       cmocka_unit_test(what_a_gpu_lacks_is_refused_with_the_reason),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

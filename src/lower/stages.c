@@ -34,8 +34,7 @@ typedef struct builder {
   uint32_t ready[MGL_STAGES_CHAINS][ROW_OWNERS];
   uint32_t splits;        // of the linear whose parts the next norm adds; 1: there are none
   bool weighed;           // that linear does the norm too
-  bool scattered;         // its parts go to the ranks whose rows they are
-  bool turned;            // and tiles of tokens are numbered from the own ones
+  bool turned;            // its parts go to the ranks whose rows they are
   bool rotated;           // qkv_proj does the rotation too
   uint32_t shared_tiles;  // so far
   uint64_t part_bytes;    // most bytes of the sums of a linear's steps
@@ -63,12 +62,7 @@ uint32_t mgl_stages_ranks(const mgl_graph *program, const mgl_op *op) {
 
 bool mgl_stages_turn(const mgl_stages_options *o, uint32_t ranks) {
   const uint32_t tiles = o->tokens / o->tile_tokens;
-  return o->turned && ranks > 1 && tiles >= ranks && tiles % ranks == 0;
-}
-
-bool mgl_stages_scatter(const mgl_stages_options *o, uint32_t features, uint32_t ranks) {
-  return mgl_stages_turn(o, ranks) ||
-         (ranks > 1 && o->tokens / o->tile_tokens >= ranks && features <= MGL_STAGES_SCATTERED);
+  return ranks > 1 && tiles >= ranks && tiles % ranks == 0;
 }
 
 uint32_t mgl_stages_others(const mgl_schedule_op *op, uint32_t trigger) {
@@ -340,10 +334,8 @@ static void send_parts(builder *b, const tile_cut *cut, uint32_t ranks, mgl_sche
   const uint64_t part = mgl_stages_stream_bytes(b->options->tokens, features);
   b->weighed = has_few_tokens(b) && cut->passes > 1 && next->kind != MGL_OP_LOGITS;
   const uint64_t bytes = ranks * (b->weighed ? 1 : cut->passes) * part;
-  b->scattered = mgl_stages_scatter(b->options, features, ranks);
   b->turned = mgl_stages_turn(b->options, ranks);
-  out->flags =
-      MGL_WIDE_OVER | (b->scattered ? MGL_WIDE_SCATTERS : 0) | (b->turned ? MGL_WIDE_TURNED : 0);
+  out->flags = MGL_WIDE_OVER | (b->turned ? MGL_WIDE_SCATTERS | MGL_WIDE_TURNED : 0);
   out->splits = cut->passes;
   b->splits = ranks * cut->passes;
   if (b->weighed) {
@@ -514,7 +506,7 @@ static mgl_schedule_op norm_before(const builder *b, const mgl_op *op, uint32_t 
   norm.rows = rows;
   norm.splits = b->splits;
   norm.flags =
-      (gathers ? MGL_WIDE_GATHERS : 0) | (b->scattered ? MGL_WIDE_OVER | MGL_WIDE_SCATTERS : 0);
+      (gathers ? MGL_WIDE_GATHERS : 0) | (b->turned ? MGL_WIDE_OVER | MGL_WIDE_SCATTERS : 0);
   if (b->turned && !gathers) {
     norm.flags |= MGL_WIDE_TURNED;
     norm.units /= ranks_of_sums(b);
@@ -535,7 +527,7 @@ static void add_linear(builder *b, const mgl_op *op) {
       end_stage(b);
     }
     b->splits = 1;
-    b->weighed = b->scattered = b->turned = false;
+    b->weighed = b->turned = false;
   }
   mgl_schedule_op out = simple(b, op->kind, op, 0);
   out.rows = rows;
@@ -645,8 +637,7 @@ mgl_status mgl_lower_stages(const mgl_graph *program, const mgl_stages_options *
                         .tokens = options->tokens,
                         .logit_rows = options->logit_rows,
                         .worker_count = options->workers,
-                        .tile_tokens = options->tile_tokens,
-                        .turned = options->turned};
+                        .tile_tokens = options->tile_tokens};
   builder counted = build(program, options, &sizes);
   sizes.op_count = counted.op_count;
   sizes.step_count = counted.step_count;

@@ -428,6 +428,14 @@ static void add_turned_steps(builder *b, uint32_t idx, const mgl_schedule_op *op
   }
 }
 
+// Whether the first chain's own tiles of a linear are work for all workers, behind which the other
+// chain can wait for its parts and do its norm.
+static bool own_tiles_last(const builder *b, const mgl_op *linear) {
+  const uint32_t blocks = mgl_packed_matrices_of(b->program, linear).row_blocks;
+  const uint32_t tiles = b->options->tokens / b->options->tile_tokens / ranks_of_sums(b);
+  return ceil_div(blocks, MGL_WIDE_FEATURE_BLOCKS) * (tiles / chains_of(b)) >= b->options->workers;
+}
+
 // A linear_add: tiles of other ranks' tokens first. What follows a chain waits for all ranks' steps
 // of it; gathered rows, for those of all chains.
 static void add_turned_sums(builder *b, const mgl_schedule_op *op, const tile_cut *cut) {
@@ -464,28 +472,34 @@ static void add_turned_norm(builder *b, uint32_t idx, const mgl_schedule_op *nor
 }
 
 // A norm and the linear behind it. Own tiles of the first chain need the other ranks least, so they
-// come first; the second chain's norm comes behind them, where all workers have some.
+// come first; the second chain's norm comes behind them, where they last. Where they do not, both
+// norms come first, and all own tiles before those whose x is still on its way: a tile that waited
+// for it would hold up an own one behind it.
 static void add_turned_linear(builder *b, const mgl_schedule_op *norm, const mgl_schedule_op *op,
                               const tile_cut *cut) {
   const bool apart = b->program->ops[op->op + 1].kind == MGL_OP_LINEAR_ADD;  // no attend between
   const uint32_t chains = chains_of(b), idx = b->op_count + 1;
-  const uint32_t own = op->tiles / ranks_of_sums(b) / chains;
+  const bool lasts = own_tiles_last(b, &b->program->ops[op->op]);
   uint32_t ends[MGL_STAGES_CHAINS][ROW_OWNERS];
   for (uint32_t i = 0; i < chains * ROW_OWNERS; i++) {
     ends[i / ROW_OWNERS][i % ROW_OWNERS] = apart ? b->event_count++ : end_event(b);
   }
   add_turned_norm(b, b->op_count, norm, 0);
-  for (uint32_t chain = 1; chain < chains && own < b->options->workers; chain++) {
+  for (uint32_t chain = 1; chain < chains && !lasts; chain++) {
     add_turned_norm(b, b->op_count, norm, chain);
   }
   add_turned_steps(b, idx, op, cut, 0, ROWS_OF_OWN, ends[0][ROWS_OF_OWN]);
-  for (uint32_t chain = 1; chain < chains && own >= b->options->workers; chain++) {
-    add_turned_norm(b, b->op_count, norm, chain);
+  for (uint32_t chain = 1; chain < chains; chain++) {
+    if (lasts) {
+      add_turned_norm(b, b->op_count, norm, chain);
+    } else {
+      add_turned_steps(b, idx, op, cut, chain, ROWS_OF_OWN, ends[chain][ROWS_OF_OWN]);
+    }
   }
   for (uint32_t chain = 0; chain < chains; chain++) {
     add_turned_steps(b, idx, op, cut, chain, ROWS_OF_OTHERS, ends[chain][ROWS_OF_OTHERS]);
   }
-  for (uint32_t chain = 1; chain < chains; chain++) {
+  for (uint32_t chain = 1; chain < chains && lasts; chain++) {
     add_turned_steps(b, idx, op, cut, chain, ROWS_OF_OWN, ends[chain][ROWS_OF_OWN]);
   }
   for (uint32_t i = 0; i < chains * ROW_OWNERS; i++) {

@@ -436,20 +436,19 @@ static bool own_tiles_last(const builder *b, const mgl_op *linear) {
   return ceil_div(blocks, MGL_WIDE_FEATURE_BLOCKS) * (tiles / chains_of(b)) >= b->options->workers;
 }
 
-// A linear_add: tiles of other ranks' tokens first. What follows a chain waits for all ranks' steps
-// of it; gathered rows, for those of all chains.
+// A linear_add, chain by chain: the first one's parts travel behind the second one's products, the
+// second one's behind the norm. Of a chain tiles of other ranks' tokens come first. What follows a
+// chain waits for all ranks' steps of it; gathered rows, for those of all chains.
 static void add_turned_sums(builder *b, const mgl_schedule_op *op, const tile_cut *cut) {
   const bool whole = linear_behind(b, &b->program->ops[op->op])->kind == MGL_OP_LOGITS;
+  const uint32_t chains = chains_of(b);
   uint32_t ends[MGL_STAGES_CHAINS];
-  for (uint32_t chain = 0; chain < chains_of(b); chain++) {
+  for (uint32_t chain = 0; chain < chains; chain++) {
     ends[chain] = whole ? end_event(b) : b->event_count++;
   }
-  for (int owner = ROWS_OF_OTHERS; owner < ROW_OWNERS; owner++) {
-    for (uint32_t chain = 0; chain < chains_of(b); chain++) {
-      add_turned_steps(b, b->op_count, op, cut, chain, (row_owner)owner, ends[chain]);
-    }
-  }
-  for (uint32_t chain = 0; chain < chains_of(b); chain++) {
+  for (uint32_t chain = 0; chain < chains; chain++) {
+    add_turned_steps(b, b->op_count, op, cut, chain, ROWS_OF_OTHERS, ends[chain]);
+    add_turned_steps(b, b->op_count, op, cut, chain, ROWS_OF_OWN, ends[chain]);
     b->ready[chain][ROWS_OF_OWN] = b->ready[chain][ROWS_OF_OTHERS] = ends[chain];
   }
 }

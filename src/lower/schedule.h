@@ -88,7 +88,6 @@ typedef struct mgl_schedule {
   uint32_t worker_count;
   uint32_t strides;      // steps of a KV head in attention (task/tile.h); in stages 0
   uint32_t tile_tokens;  // of linears in stages, else 0
-  bool turned;           // as mgl_stages_options has it
   uint32_t op_count, step_count, event_count;
   mgl_schedule_op *ops;
   mgl_schedule_step *steps;
@@ -116,8 +115,6 @@ typedef struct mgl_stages_options {
   uint32_t tile_tokens;  // of a linear's tile: 64, 128 or 256
   uint32_t logit_rows;
   uint32_t workers;
-  bool turned;  // several ranks: each adds up its own rows, and their tiles are turned
-                // (twin/wide_run.h)
 } mgl_stages_options;
 
 // `program` is fused for the GPU; MGL_ERR_UNSUPPORTED names an op that stages have no kernel for.

@@ -34,8 +34,7 @@ typedef struct builder {
   uint32_t ready[MGL_STAGES_CHAINS][ROW_OWNERS];
   uint32_t splits;        // of the linear whose parts the next norm adds; 1: there are none
   bool weighed;           // that linear does the norm too
-  bool scattered;         // its parts go to the ranks whose rows they are
-  bool turned;            // and tiles of tokens are numbered from the own ones
+  bool turned;            // its parts go to the ranks whose rows they are
   bool rotated;           // qkv_proj does the rotation too
   uint32_t shared_tiles;  // so far
   uint64_t part_bytes;    // most bytes of the sums of a linear's steps
@@ -63,12 +62,7 @@ uint32_t mgl_stages_ranks(const mgl_graph *program, const mgl_op *op) {
 
 bool mgl_stages_turn(const mgl_stages_options *o, uint32_t ranks) {
   const uint32_t tiles = o->tokens / o->tile_tokens;
-  return o->turned && ranks > 1 && tiles >= ranks && tiles % ranks == 0;
-}
-
-bool mgl_stages_scatter(const mgl_stages_options *o, uint32_t features, uint32_t ranks) {
-  return mgl_stages_turn(o, ranks) ||
-         (ranks > 1 && o->tokens / o->tile_tokens >= ranks && features <= MGL_STAGES_SCATTERED);
+  return ranks > 1 && tiles >= ranks && tiles % ranks == 0;
 }
 
 uint32_t mgl_stages_others(const mgl_schedule_op *op, uint32_t trigger) {
@@ -340,10 +334,8 @@ static void send_parts(builder *b, const tile_cut *cut, uint32_t ranks, mgl_sche
   const uint64_t part = mgl_stages_stream_bytes(b->options->tokens, features);
   b->weighed = has_few_tokens(b) && cut->passes > 1 && next->kind != MGL_OP_LOGITS;
   const uint64_t bytes = ranks * (b->weighed ? 1 : cut->passes) * part;
-  b->scattered = mgl_stages_scatter(b->options, features, ranks);
   b->turned = mgl_stages_turn(b->options, ranks);
-  out->flags =
-      MGL_WIDE_OVER | (b->scattered ? MGL_WIDE_SCATTERS : 0) | (b->turned ? MGL_WIDE_TURNED : 0);
+  out->flags = MGL_WIDE_OVER | (b->turned ? MGL_WIDE_SCATTERS | MGL_WIDE_TURNED : 0);
   out->splits = cut->passes;
   b->splits = ranks * cut->passes;
   if (b->weighed) {
@@ -436,20 +428,27 @@ static void add_turned_steps(builder *b, uint32_t idx, const mgl_schedule_op *op
   }
 }
 
-// A linear_add: tiles of other ranks' tokens first. What follows a chain waits for all ranks' steps
-// of it; gathered rows, for those of all chains.
+// Whether the first chain's own tiles of a linear are work for all workers, behind which the other
+// chain can wait for its parts and do its norm.
+static bool own_tiles_last(const builder *b, const mgl_op *linear) {
+  const uint32_t blocks = mgl_packed_matrices_of(b->program, linear).row_blocks;
+  const uint32_t tiles = b->options->tokens / b->options->tile_tokens / ranks_of_sums(b);
+  return ceil_div(blocks, MGL_WIDE_FEATURE_BLOCKS) * (tiles / chains_of(b)) >= b->options->workers;
+}
+
+// A linear_add, chain by chain: the first one's parts travel behind the second one's products, the
+// second one's behind the norm. Of a chain tiles of other ranks' tokens come first. What follows a
+// chain waits for all ranks' steps of it; gathered rows, for those of all chains.
 static void add_turned_sums(builder *b, const mgl_schedule_op *op, const tile_cut *cut) {
   const bool whole = linear_behind(b, &b->program->ops[op->op])->kind == MGL_OP_LOGITS;
+  const uint32_t chains = chains_of(b);
   uint32_t ends[MGL_STAGES_CHAINS];
-  for (uint32_t chain = 0; chain < chains_of(b); chain++) {
+  for (uint32_t chain = 0; chain < chains; chain++) {
     ends[chain] = whole ? end_event(b) : b->event_count++;
   }
-  for (int owner = ROWS_OF_OTHERS; owner < ROW_OWNERS; owner++) {
-    for (uint32_t chain = 0; chain < chains_of(b); chain++) {
-      add_turned_steps(b, b->op_count, op, cut, chain, (row_owner)owner, ends[chain]);
-    }
-  }
-  for (uint32_t chain = 0; chain < chains_of(b); chain++) {
+  for (uint32_t chain = 0; chain < chains; chain++) {
+    add_turned_steps(b, b->op_count, op, cut, chain, ROWS_OF_OTHERS, ends[chain]);
+    add_turned_steps(b, b->op_count, op, cut, chain, ROWS_OF_OWN, ends[chain]);
     b->ready[chain][ROWS_OF_OWN] = b->ready[chain][ROWS_OF_OTHERS] = ends[chain];
   }
 }
@@ -472,28 +471,34 @@ static void add_turned_norm(builder *b, uint32_t idx, const mgl_schedule_op *nor
 }
 
 // A norm and the linear behind it. Own tiles of the first chain need the other ranks least, so they
-// come first; the second chain's norm comes behind them, where all workers have some.
+// come first; the second chain's norm comes behind them, where they last. Where they do not, both
+// norms come first, and all own tiles before those whose x is still on its way: a tile that waited
+// for it would hold up an own one behind it.
 static void add_turned_linear(builder *b, const mgl_schedule_op *norm, const mgl_schedule_op *op,
                               const tile_cut *cut) {
   const bool apart = b->program->ops[op->op + 1].kind == MGL_OP_LINEAR_ADD;  // no attend between
   const uint32_t chains = chains_of(b), idx = b->op_count + 1;
-  const uint32_t own = op->tiles / ranks_of_sums(b) / chains;
+  const bool lasts = own_tiles_last(b, &b->program->ops[op->op]);
   uint32_t ends[MGL_STAGES_CHAINS][ROW_OWNERS];
   for (uint32_t i = 0; i < chains * ROW_OWNERS; i++) {
     ends[i / ROW_OWNERS][i % ROW_OWNERS] = apart ? b->event_count++ : end_event(b);
   }
   add_turned_norm(b, b->op_count, norm, 0);
-  for (uint32_t chain = 1; chain < chains && own < b->options->workers; chain++) {
+  for (uint32_t chain = 1; chain < chains && !lasts; chain++) {
     add_turned_norm(b, b->op_count, norm, chain);
   }
   add_turned_steps(b, idx, op, cut, 0, ROWS_OF_OWN, ends[0][ROWS_OF_OWN]);
-  for (uint32_t chain = 1; chain < chains && own >= b->options->workers; chain++) {
-    add_turned_norm(b, b->op_count, norm, chain);
+  for (uint32_t chain = 1; chain < chains; chain++) {
+    if (lasts) {
+      add_turned_norm(b, b->op_count, norm, chain);
+    } else {
+      add_turned_steps(b, idx, op, cut, chain, ROWS_OF_OWN, ends[chain][ROWS_OF_OWN]);
+    }
   }
   for (uint32_t chain = 0; chain < chains; chain++) {
     add_turned_steps(b, idx, op, cut, chain, ROWS_OF_OTHERS, ends[chain][ROWS_OF_OTHERS]);
   }
-  for (uint32_t chain = 1; chain < chains; chain++) {
+  for (uint32_t chain = 1; chain < chains && lasts; chain++) {
     add_turned_steps(b, idx, op, cut, chain, ROWS_OF_OWN, ends[chain][ROWS_OF_OWN]);
   }
   for (uint32_t i = 0; i < chains * ROW_OWNERS; i++) {
@@ -514,7 +519,7 @@ static mgl_schedule_op norm_before(const builder *b, const mgl_op *op, uint32_t 
   norm.rows = rows;
   norm.splits = b->splits;
   norm.flags =
-      (gathers ? MGL_WIDE_GATHERS : 0) | (b->scattered ? MGL_WIDE_OVER | MGL_WIDE_SCATTERS : 0);
+      (gathers ? MGL_WIDE_GATHERS : 0) | (b->turned ? MGL_WIDE_OVER | MGL_WIDE_SCATTERS : 0);
   if (b->turned && !gathers) {
     norm.flags |= MGL_WIDE_TURNED;
     norm.units /= ranks_of_sums(b);
@@ -535,7 +540,7 @@ static void add_linear(builder *b, const mgl_op *op) {
       end_stage(b);
     }
     b->splits = 1;
-    b->weighed = b->scattered = b->turned = false;
+    b->weighed = b->turned = false;
   }
   mgl_schedule_op out = simple(b, op->kind, op, 0);
   out.rows = rows;
@@ -645,8 +650,7 @@ mgl_status mgl_lower_stages(const mgl_graph *program, const mgl_stages_options *
                         .tokens = options->tokens,
                         .logit_rows = options->logit_rows,
                         .worker_count = options->workers,
-                        .tile_tokens = options->tile_tokens,
-                        .turned = options->turned};
+                        .tile_tokens = options->tile_tokens};
   builder counted = build(program, options, &sizes);
   sizes.op_count = counted.op_count;
   sizes.step_count = counted.step_count;

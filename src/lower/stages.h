@@ -10,9 +10,7 @@
 enum {
   MGL_STAGES_MAX_SPLITS = 8,  // of a tile along k
   MGL_STAGES_JOINED = 2,      // where one step adds them
-  // Features up to which it is faster that ranks add up their own rows only (docs/log/211).
-  MGL_STAGES_SCATTERED = 2048,
-  MGL_STAGES_CHAINS = 2,  // halves of the tokens, where tiles are turned
+  MGL_STAGES_CHAINS = 2,      // halves of the tokens, where tiles are turned
 };
 
 // Whether stages have kernels for all ops of a program that mgl_fuse_ops_cuda made: not for those
@@ -23,9 +21,8 @@ bool mgl_stages_cover(const mgl_graph *program);
 uint64_t mgl_stages_stream_bytes(uint32_t tokens, uint32_t hidden);
 // Ranks over which an op's results are summed or gathered (linear_add, logits); 1: this one alone.
 uint32_t mgl_stages_ranks(const mgl_graph *program, const mgl_op *op);
-// Whether each rank adds up the rows of its own tiles of tokens alone (MGL_WIDE_SCATTERS), of sums
-// with so many features over so many ranks; and whether tiles are turned then (MGL_WIDE_TURNED).
-bool mgl_stages_scatter(const mgl_stages_options *options, uint32_t features, uint32_t ranks);
+// Whether each rank adds up the rows of its own tiles of tokens alone, and tiles are turned
+// (MGL_WIDE_SCATTERS, MGL_WIDE_TURNED), of sums over so many ranks: all have as many tiles.
 bool mgl_stages_turn(const mgl_stages_options *options, uint32_t ranks);
 // The event at the other ranks that a step of the op triggers beside `trigger`, its own one;
 // MGL_NO_EVENT: none. That of a turned norm is the one behind: what is there for own tiles at once

@@ -20,8 +20,7 @@ static mgl_stages_options options_of(const mgl_schedule *s) {
   return (mgl_stages_options){.tokens = s->tokens,
                               .tile_tokens = s->tile_tokens,
                               .logit_rows = s->logit_rows,
-                              .workers = s->worker_count,
-                              .turned = s->turned};
+                              .workers = s->worker_count};
 }
 
 // The linear_add that the residual stream comes from that a linear begins with, or NULL.
@@ -107,13 +106,10 @@ static mgl_status check_stage_flags(const mgl_verifier *v, uint32_t idx, mgl_err
   bool right = false;
   const uint32_t ranks = ranks_of(v, op);
   const bool sums = op->kind == MGL_OP_RMSNORM || op->kind == MGL_OP_LINEAR_ADD;
-  const uint32_t features = (uint32_t)mgl_tensor_row_elements(
-      &v->program->tensors[op->kind == MGL_OP_RMSNORM ? of->inputs[0] : of->output]);
   const mgl_stages_options options = options_of(v->s);
-  const bool scatters = sums && mgl_stages_scatter(&options, features, ranks);
+  const bool scatters = sums && mgl_stages_turn(&options, ranks);
   const bool over = ranks > 1 && (scatters || op->kind != MGL_OP_RMSNORM);
-  const bool turned = scatters ? mgl_stages_turn(&options, ranks) && of->kind != MGL_OP_LOGITS
-                               : begins_with_turned(v, op);
+  const bool turned = scatters ? of->kind != MGL_OP_LOGITS : begins_with_turned(v, op);
   switch (op->flags & ~(uint32_t)(MGL_WIDE_OVER | MGL_WIDE_SCATTERS | MGL_WIDE_TURNED)) {
     case 0: right = with == NULL; break;
     case MGL_WIDE_GATHERS: right = with == NULL && op->kind == MGL_OP_RMSNORM; break;

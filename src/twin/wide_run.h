@@ -43,13 +43,13 @@
 // tile of all ranks, by a counter behind those of stages (op.exchange + tile), before they do the
 // norm.
 //
-// There the order of tiles matters (MGL_WIDE_TURNED). Of every R tiles of tokens one is a rank's
-// own; the steps of all ranks are the same, but number tiles from the own one on. A linear_add
-// computes the others' tiles first, so that their parts travel while own tiles are multiplied;
-// the linear behind the norm begins with own tiles, whose x is there as soon as the norm has run
-// here, and so the others' x travels meanwhile. Tiles are halved into chains, where there are
-// enough: what a chain waits for hides behind the other one. The service warp that sends walks
-// the list by itself, so that no worker waits for the link.
+// Where rows are so shared out, the order of tiles matters (MGL_WIDE_TURNED). Of every R tiles of
+// tokens one is a rank's own; the steps of all ranks are the same, but number tiles from the own
+// one on. A linear_add computes the others' tiles first, so that their parts travel while own tiles
+// are multiplied; the linear behind the norm begins with own tiles, whose x is there as soon as the
+// norm has run here, and so the others' x travels meanwhile. Tiles are halved into chains, where
+// there are enough: what a chain waits for hides behind the other one. The service warp that sends
+// walks the list by itself, so that no worker waits for the link.
 //
 // Counters of stages lie twice, and iterations take them in turn: a turn of the planner clears
 // those of the iteration after the one that it begins, which no rank begins before all have taken

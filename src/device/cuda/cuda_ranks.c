@@ -164,15 +164,6 @@ mgl_status mgl_cuda_peers_create(const mgl_cuda_device *device, mgl_ranks *ranks
                        "MEGALITH_TRANSPORT: expected vmm or nvshmem, found \"%.80s\"", wanted);
 }
 
-mgl_status mgl_cuda_ranks_turned(bool *out, mgl_error *err) {
-  const char *wanted = getenv("MEGALITH_SUMS");
-  *out = wanted != NULL && strcmp(wanted, "own") == 0;
-  return *out || wanted == NULL || *wanted == 0 || strcmp(wanted, "all") == 0
-             ? MGL_OK
-             : mgl_error_set(err, MGL_ERR_ARGUMENT,
-                             "MEGALITH_SUMS: expected all or own, found \"%.80s\"", wanted);
-}
-
 void mgl_cuda_peers_destroy(const mgl_cuda_device *device, mgl_cuda_peers *peers) {
   for (uint32_t rank = 0; rank < peers->count; rank++) {
     if (peers->at[rank] != 0 && !peers->borrowed) {

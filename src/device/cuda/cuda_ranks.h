@@ -43,11 +43,6 @@ typedef struct mgl_cuda_peers {
 // MEGALITH_TRANSPORT says how: vmm, or nothing, by handles, and nvshmem by that library's heap.
 mgl_status mgl_cuda_peers_create(const mgl_cuda_device *device, mgl_ranks *ranks, size_t bytes,
                                  mgl_cuda_peers *out, mgl_error *err);
-
-// MEGALITH_SUMS: which rows of sums over ranks a rank adds up in large iterations: all, or nothing,
-// all of them (of few features its own), and own its own ones, in the order of
-// mgl_stages_options.turned.
-mgl_status mgl_cuda_ranks_turned(bool *out, mgl_error *err);
 void mgl_cuda_peers_destroy(const mgl_cuda_device *device, mgl_cuda_peers *peers);
 
 // --- what rank 0 says ----------------------------------------------------------------------------

@@ -28,10 +28,7 @@ uint32_t mgl_cuda_wide_graph_for(const mgl_cuda_wide_layout *wide, uint32_t toke
 
 static mgl_stages_options stages_of(const mgl_graph *program, const mgl_cuda_wide_sizes *sizes,
                                     uint32_t graph) {
-  mgl_stages_options options =
-      mgl_stages_options_of(program, sizes->few, graph, sizes->logit_rows, sizes->workers);
-  options.turned = sizes->turned;
-  return options;
+  return mgl_stages_options_of(program, sizes->few, graph, sizes->logit_rows, sizes->workers);
 }
 
 static void *block_at(const mgl_cuda_wide_addresses *a, uint64_t offset) {

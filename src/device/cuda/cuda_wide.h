@@ -31,7 +31,6 @@ typedef struct mgl_cuda_wide_sizes {
   uint32_t workers;             // 1 to MGL_WIDE_MAX_WORKERS
   bool few;                     // there are kernels for smaller tiles than MGL_WIDE_MOST_TILE
   uint32_t ranks;               // that run the model together; 0 or 1: this one alone
-  bool turned;                  // of several ranks: mgl_stages_options.turned
 } mgl_cuda_wide_sizes;
 
 typedef struct mgl_cuda_wide_graph {

@@ -68,7 +68,6 @@ mgl_status mgl_cuda_wide_prepare(mgl_cuda_program *p, mgl_error *err) {
       .workers = p->workers,
       .few = p->device->kernels == MGL_CUDA_KERNELS_WGMMA,
       .ranks = p->build.ranks};
-  MGL_TRY(mgl_cuda_ranks_turned(&sizes.turned, err));
   MGL_TRY(mgl_cuda_wide_lay_out(p->program, &p->model, &sizes, &p->wide.layout, err));
   p->layout.bytes[MGL_CUDA_MEMORY_WIDE] = p->wide.layout.bytes;
   p->wide.narrow_tokens = mgl_narrow_tokens(p->program, p->layout.step_bytes, sizes.few);

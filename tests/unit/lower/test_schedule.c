@@ -103,32 +103,17 @@ static void judge_graph(const mgl_graph *program, mgl_target target, uint32_t to
   mgl_task_graph_destroy(graph);
 }
 
-// Over which sums of a program are.
-static uint32_t program_ranks(const mgl_graph *program) {
-  uint32_t ranks = 1;
-  for (size_t i = 0; i < program->op_count; i++) {
-    const uint32_t of = mgl_stages_ranks(program, &program->ops[i]);
-    ranks = of > ranks ? of : ranks;
-  }
-  return ranks;
-}
-
-// With tiles of all sizes, and tiles of several ranks in both orders, that iterations of so many tokens may have.
+// With tiles of all sizes that iterations of so many tokens may have.
 static void judge_stages(const mgl_graph *program, uint32_t tokens, uint32_t workers,
                          judge_function *judge, void *context) {
   uint32_t most = tokens < MGL_WIDE_MOST_TILE ? tokens : (uint32_t)MGL_WIDE_MOST_TILE;
   uint32_t least = tokens <= MGL_WIDE_MOST_TILE ? (uint32_t)MGL_WIDE_LEAST_TILE : most;
   for (uint32_t tile = most; tile >= least; tile /= 2) {
-    for (int turned = 0; turned < 2; turned++) {
-      mgl_stages_options options = {tokens, tile, tokens < 1024 ? tokens : 1024, workers,
-                                    turned != 0};
-      mgl_schedule *schedule = NULL;
-      if (turned == 0 || mgl_stages_turn(&options, program_ranks(program)) != 0) {
-        MUST(mgl_lower_stages(program, &options, &schedule, &err));
-        judge(program, schedule, context);
-        mgl_schedule_destroy(schedule);
-      }
-    }
+    const mgl_stages_options options = {tokens, tile, tokens < 1024 ? tokens : 1024, workers};
+    mgl_schedule *schedule = NULL;
+    MUST(mgl_lower_stages(program, &options, &schedule, &err));
+    judge(program, schedule, context);
+    mgl_schedule_destroy(schedule);
   }
 }
 
@@ -214,8 +199,7 @@ static void schedules_of_ranks_are_right(void **state) {
     }
     mgl_graph_destroy(canonical);
   }
-  // Of 2, 4 and 8 ranks, 6, 3 and 1 sizes have tiles to turn.
-  assert_int_equal(counts[MGL_LOWER_STAGES], 2 * (3 * 9 + 10) * 2);
+  assert_int_equal(counts[MGL_LOWER_STAGES], 2 * 3 * 9 * 2);
 }
 
 // What is chosen for an iteration of some number of tokens, by some number of workers.
@@ -347,7 +331,7 @@ static void large_iterations_of_mixtures_are_refused(void **state) {
   assert_string_equal(err.text,
                       "cuda: expected iterations of at most 64 tokens, since larger ones "
                       "have no kernels for this model's ops, found 65");
-  const mgl_stages_options stages = {128, 128, 128, 132, false};
+  const mgl_stages_options stages = {128, 128, 128, 132};
   assert_int_equal(mgl_lower_stages(program, &stages, &schedule, &err), MGL_ERR_UNSUPPORTED);
   assert_non_null(strstr(err.text, "no kernel for op 6, router of \"0.router\""));
   mgl_graph_destroy(program);

@@ -23,12 +23,21 @@ MGL_DEVICE uint32_t mgl_wide_owner(uint32_t token) {
   return token / MGL_WIDE_TILE_TOKENS % MGL_RANKS;
 }
 
-// The eight tokens, of this rank's own ones, that unit `unit` of a turned norm has (its units are
-// ranges of features first), as a number among all tokens.
-MGL_DEVICE uint32_t mgl_wide_own_eight(uint32_t unit, uint32_t ranges, uint32_t rank) {
+// Unit `unit` of a turned norm: of each of this rank's own tiles of tokens all ranges of features,
+// and of these the tile's tokens by eights. eight: a number among those of all tokens.
+struct mgl_wide_own_unit {
+  uint32_t eight, range;
+};
+
+MGL_DEVICE mgl_wide_own_unit mgl_wide_own_unit_of(const mgl_cuda_op *op, uint32_t unit,
+                                                  uint32_t rank) {
   constexpr uint32_t of_tile = MGL_WIDE_TILE_TOKENS / 8;
-  const uint32_t eight = unit / ranges;
-  return (eight / of_tile * MGL_RANKS + rank) * of_tile + eight % of_tile;
+  const uint32_t ranges = (op->k + MGL_WIDE_NORM_RANGE - 1) / MGL_WIDE_NORM_RANGE;
+  const uint32_t line = unit / of_tile;
+  mgl_wide_own_unit own;
+  own.eight = (line / ranges * MGL_RANKS + rank) * of_tile + unit % of_tile;
+  own.range = line % ranges;
+  return own;
 }
 
 // Thread `thread` of `threads`: its share of what a step of a linear_add has left, to all others
@@ -72,45 +81,38 @@ MGL_DEVICE void mgl_wide_send_part(const mgl_wide_worker *w, const mgl_cuda_op *
 
 // The same by one thread and the copy engine, which has more bytes on their way than a warp's
 // registers: pieces come into the memory of staged output and leave it for the other ranks, two
-// ahead of those that leave. sent: pieces so far.
-MGL_DEVICE void mgl_wide_bounce_part(const mgl_wide_worker *w, const mgl_cuda_op *op,
-                                     uint32_t begin, uint32_t end, uint32_t *sent) {
-  constexpr uint32_t ahead = 2, bytes = MGL_WIDE_BOUNCE_BYTES;
-  const mgl_wide_tile tile = mgl_wide_tile_of(w, op, begin, end);
-  const bool scatters = (op->flags & MGL_WIDE_SCATTERS) != 0;
-  const uint32_t owner = mgl_wide_owner(tile.token);
-  const uint32_t of_block = (tile.tokens + 7) / 8 * 512;  // bytes
-  const uint32_t pieces = (of_block + bytes - 1) / bytes, count = pieces * tile.blocks;
-  if (scatters && owner == w->block->rank) {
-    return;
-  }
-  uint8_t *own = (uint8_t *)op->out + tile.split * op->copy_bytes +
-                 ((uint64_t)tile.first_block * (op->tokens / 8) + tile.token / 8) * 512;
+// ahead of those that leave. of: where piece i is, and its bytes (0: nothing is there). owner: who
+// gets it, or MGL_RANKS: all others. sent: pieces so far.
+template <typename pieces>
+MGL_DEVICE void mgl_wide_bounce(const mgl_wide_worker *w, const pieces *of, uint32_t count,
+                                uint32_t owner, uint32_t *sent) {
+  constexpr uint32_t ahead = 2;
   mgl_proxy_fence();
 #pragma unroll 1
   for (uint32_t i = 0; i < count + ahead && count > 0; i++) {
+    uint32_t bytes;
     if (i < count) {
-      const uint32_t at = (*sent + i) % MGL_WIDE_BOUNCES, of = i % pieces * bytes;
-      const uint32_t size = mgl_wide_least(of_block - of, bytes);
+      const uint32_t at = (*sent + i) % MGL_WIDE_BOUNCES;
+      const uint8_t *from = mgl_wide_piece(of, i, &bytes);
       // The piece that was there has been read: all but the latest one have.
       asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");
       const uint32_t full = mgl_shared_address(&w->block->bounced[at]);
-      mgl_mbarrier_expect_at(full, size);
-      mgl_bulk_copy_at(mgl_shared_address(w->staged) + at * bytes,
-                       own + (uint64_t)(i / pieces) * (op->tokens / 8) * 512 + of, size, full);
+      mgl_mbarrier_expect_at(full, bytes);
+      if (bytes > 0) {
+        mgl_bulk_copy_at(mgl_shared_address(w->staged) + at * MGL_WIDE_BOUNCE_BYTES, from, bytes,
+                         full);
+      }
     }
     if (i >= ahead) {
       const uint32_t piece = *sent + i - ahead, at = piece % MGL_WIDE_BOUNCES;
-      const uint32_t of = (i - ahead) % pieces * bytes;
-      uint8_t *from = own + (uint64_t)((i - ahead) / pieces) * (op->tokens / 8) * 512 + of;
+      uint8_t *to = mgl_wide_piece(of, i - ahead, &bytes);
       mgl_mbarrier_wait(&w->block->bounced[at], piece / MGL_WIDE_BOUNCES & 1);
 #pragma unroll 1
-      for (uint32_t to = 0; to < MGL_RANKS; to++) {
-        if (to != w->block->rank && (!scatters || to == owner)) {
+      for (uint32_t rank = 0; rank < MGL_RANKS; rank++) {
+        if (rank != w->block->rank && (owner == MGL_RANKS || rank == owner) && bytes > 0) {
           asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(
-                           mgl_at_peer(from, w->block->peers[to])),
-                       "r"(mgl_shared_address(w->staged) + at * bytes),
-                       "r"(mgl_wide_least(of_block - of, bytes))
+                           mgl_at_peer(to, w->block->peers[rank])),
+                       "r"(mgl_shared_address(w->staged) + at * MGL_WIDE_BOUNCE_BYTES), "r"(bytes)
                        : "memory");
         }
       }
@@ -122,63 +124,143 @@ MGL_DEVICE void mgl_wide_bounce_part(const mgl_wide_worker *w, const mgl_cuda_op
   mgl_proxy_fence();
 }
 
-#endif
+// Of what a step of a linear_add has left: pieces of row blocks.
+struct mgl_wide_part_pieces {
+  uint8_t *own;
+  uint64_t stride;           // from a row block to the next
+  uint32_t of_block, count;  // bytes and pieces of a row block
+};
 
-// The same of what a step of a turned norm has made: x and sums of squares, to all others. A unit
-// has two columns of eight rows of x, a kilobyte each.
+MGL_DEVICE uint8_t *mgl_wide_piece(const mgl_wide_part_pieces *p, uint32_t i, uint32_t *bytes) {
+  const uint32_t in_block = i % p->count * MGL_WIDE_BOUNCE_BYTES;
+  *bytes = mgl_wide_least(p->of_block - in_block, MGL_WIDE_BOUNCE_BYTES);
+  return p->own + i / p->count * p->stride + in_block;
+}
+
+// To the rank that adds it up, if that is another.
+MGL_DEVICE void mgl_wide_bounce_part(const mgl_wide_worker *w, const mgl_cuda_op *op,
+                                     uint32_t begin, uint32_t end, uint32_t *sent) {
+  const mgl_wide_tile tile = mgl_wide_tile_of(w, op, begin, end);
+  const uint32_t owner = mgl_wide_owner(tile.token);
+  const uint64_t stride = (uint64_t)(op->tokens / 8) * 512;
+  mgl_wide_part_pieces pieces;
+  pieces.own = (uint8_t *)op->out + tile.split * op->copy_bytes + tile.first_block * stride +
+               tile.token / 8 * 512;
+  pieces.stride = stride;
+  pieces.of_block = (tile.tokens + 7) / 8 * 512;
+  pieces.count = (pieces.of_block + MGL_WIDE_BOUNCE_BYTES - 1) / MGL_WIDE_BOUNCE_BYTES;
+  if (owner != w->block->rank) {
+    mgl_wide_bounce(w, &pieces, pieces.count * tile.blocks, owner, sent);
+  }
+}
+
+// Of the x of a step of a turned norm: of each of the two columns of a range the rows of so many
+// units as a bounce has room for, and fewer where the step begins or ends.
+struct mgl_wide_row_pieces {
+  const mgl_cuda_op *op;
+  uint32_t begin, end, tokens, rank;
+};
+
+enum { MGL_WIDE_BOUNCE_UNITS = MGL_WIDE_BOUNCE_BYTES / (8 * MGL_WIDE_ROW_BYTES) };
+
+MGL_DEVICE uint8_t *mgl_wide_piece(const mgl_wide_row_pieces *p, uint32_t i, uint32_t *bytes) {
+  const uint32_t run = (p->begin / MGL_WIDE_BOUNCE_UNITS + i / 2) * MGL_WIDE_BOUNCE_UNITS;
+  const uint32_t first = run < p->begin ? p->begin : run;
+  const uint32_t behind = mgl_wide_least(p->end, run + MGL_WIDE_BOUNCE_UNITS);
+  const mgl_wide_own_unit unit = mgl_wide_own_unit_of(p->op, first, p->rank);
+  const uint32_t column = unit.range * 2 + i % 2;
+  const uint32_t there = p->tokens > unit.eight * 8 ? (p->tokens + 7) / 8 - unit.eight : 0;
+  *bytes = column * MGL_WIDE_K < p->op->k_padded
+               ? mgl_wide_least(behind - first, there) * 8 * MGL_WIDE_ROW_BYTES
+               : 0;
+  return (uint8_t *)p->op->out +
+         ((uint64_t)column * p->op->row_tiles + unit.eight * 8) * MGL_WIDE_ROW_BYTES;
+}
+
+// To all others.
+MGL_DEVICE void mgl_wide_bounce_rows(const mgl_wide_worker *w, const mgl_cuda_op *op,
+                                     uint32_t begin, uint32_t end, uint32_t *sent) {
+  mgl_wide_row_pieces pieces;
+  pieces.op = op;
+  pieces.begin = begin;
+  pieces.end = end;
+  pieces.tokens = w->block->token_count;
+  pieces.rank = w->block->rank;
+  const uint32_t runs =
+      (end + MGL_WIDE_BOUNCE_UNITS - 1) / MGL_WIDE_BOUNCE_UNITS - begin / MGL_WIDE_BOUNCE_UNITS;
+  mgl_wide_bounce(w, &pieces, runs * 2, MGL_RANKS, sent);
+}
+
+#else
+
+// Of what a step of a turned norm has made, x, to all others. A unit has two columns of eight rows,
+// a kilobyte each.
 MGL_DEVICE void mgl_wide_send_rows(const mgl_wide_worker *w, const mgl_cuda_op *op, uint32_t begin,
                                    uint32_t end, uint32_t thread, uint32_t threads) {
-  constexpr int batch = 4;
   constexpr uint32_t of_column = 8 * MGL_WIDE_ROW_BYTES / 16, of_unit = 2 * of_column;
-  const uint32_t ranges = (op->k + MGL_WIDE_NORM_RANGE - 1) / MGL_WIDE_NORM_RANGE;
-  const uint32_t count = w->block->token_count, pieces = (end - begin) * of_unit;
 #pragma unroll 1
-  for (uint32_t first = thread; first < pieces; first += batch * threads) {
-    uint4 v[batch];
-    uint32_t at[batch];  // UINT32_MAX: nothing is there
-#pragma unroll
-    for (int i = 0; i < batch; i++) {
-      const uint32_t piece = first + i * threads, unit = begin + piece / of_unit;
-      const uint32_t column = unit % ranges * 2 + piece % of_unit / of_column;
-      const uint32_t eight = mgl_wide_own_eight(unit, ranges, w->block->rank);
-      const bool there = piece < pieces && eight * 8 < count && column * MGL_WIDE_K < op->k_padded;
-      at[i] = there ? (column * op->row_tiles + eight * 8) * (MGL_WIDE_ROW_BYTES / 16) +
-                          piece % of_column
-                    : UINT32_MAX;
-      v[i] = there ? __ldcg((const uint4 *)op->out + at[i]) : make_uint4(0, 0, 0, 0);
-    }
+  for (uint32_t piece = thread; piece < (end - begin) * of_unit; piece += threads) {
+    const mgl_wide_own_unit unit =
+        mgl_wide_own_unit_of(op, begin + piece / of_unit, w->block->rank);
+    const uint32_t column = unit.range * 2 + piece % of_unit / of_column;
+    const uint32_t at =
+        (column * op->row_tiles + unit.eight * 8) * (MGL_WIDE_ROW_BYTES / 16) + piece % of_column;
+    if (unit.eight * 8 < w->block->token_count && column * MGL_WIDE_K < op->k_padded) {
+      const uint4 v = __ldcg((const uint4 *)op->out + at);
 #pragma unroll 1
-    for (uint32_t to = 0; to < MGL_RANKS; to++) {
-      uint4 *there = mgl_at_peer((uint4 *)op->out, w->block->peers[to]);
-#pragma unroll
-      for (int i = 0; i < batch; i++) {
-        if (to != w->block->rank && at[i] != UINT32_MAX) {
-          there[at[i]] = v[i];
+      for (uint32_t to = 0; to < MGL_RANKS; to++) {
+        if (to != w->block->rank) {
+          mgl_at_peer((uint4 *)op->out, w->block->peers[to])[at] = v;
         }
       }
     }
   }
+}
+
+#endif
+
+// And sums of squares.
+MGL_DEVICE void mgl_wide_send_squares(const mgl_wide_worker *w, const mgl_cuda_op *op,
+                                      uint32_t begin, uint32_t end, uint32_t thread,
+                                      uint32_t threads) {
 #pragma unroll 1
   for (uint32_t i = begin * 8 + thread; i < end * 8; i += threads) {
-    const uint32_t eight = mgl_wide_own_eight(i / 8, ranges, w->block->rank);
-    float *squares = (float *)op->residual + i / 8 % ranges * op->row_tiles + eight * 8 + i % 8;
-    const float own = eight * 8 < count ? __ldcg(squares) : 0;
+    const mgl_wide_own_unit unit = mgl_wide_own_unit_of(op, i / 8, w->block->rank);
+    float *squares = (float *)op->residual + unit.range * op->row_tiles + unit.eight * 8 + i % 8;
+    const bool there = unit.eight * 8 < w->block->token_count;
+    const float own = there ? __ldcg(squares) : 0;
 #pragma unroll 1
     for (uint32_t to = 0; to < MGL_RANKS; to++) {
-      if (to != w->block->rank && eight * 8 < count) {
+      if (to != w->block->rank && there) {
         *mgl_at_peer(squares, w->block->peers[to]) = own;
       }
     }
   }
 }
 
-// Sends what a step has made to the others that need it. (Logits are there already.)
+// Sends what a step has made to the others that need it. (Logits are there already.) sent: of whom
+// the copy engine serves, pieces so far.
 MGL_DEVICE void mgl_wide_send_step(const mgl_wide_worker *w, const mgl_cuda_op *op, uint32_t begin,
-                                   uint32_t end, uint32_t thread, uint32_t threads) {
-  if (mgl_wide_leaves_parts(op)) {
-    mgl_wide_send_part(w, op, begin, end, thread, threads);
-  } else if ((op->flags & MGL_WIDE_TURNED) != 0) {
+                                   uint32_t end, uint32_t thread, uint32_t threads,
+                                   uint32_t *sent) {
+  const bool turned = (op->flags & MGL_WIDE_TURNED) != 0, parts = mgl_wide_leaves_parts(op);
+#if MGL_TARGET_WGMMA
+  if (turned && thread == 0 && parts) {
+    mgl_wide_bounce_part(w, op, begin, end, sent);
+  } else if (turned && thread == 0) {
+    mgl_wide_bounce_rows(w, op, begin, end, sent);
+  }
+  const bool left = parts && !turned;
+#else
+  if (turned && !parts) {
     mgl_wide_send_rows(w, op, begin, end, thread, threads);
+  }
+  const bool left = parts;
+#endif
+  if (left) {
+    mgl_wide_send_part(w, op, begin, end, thread, threads);
+  } else if (turned && !parts) {
+    mgl_wide_send_squares(w, op, begin, end, thread, threads);
   }
 }
 
@@ -232,11 +314,7 @@ MGL_DEVICE void mgl_wide_send(mgl_wide_worker *w) {
       if (__any_sync(0xffffffffu, !mgl_wide_await_finished(w, at - first)) != 0) {
         return;
       }
-      if (!mgl_wide_leaves_parts(op) || (op->flags & MGL_WIDE_TURNED) == 0) {
-        mgl_wide_send_step(w, op, step->begin, step->end, w->lane, 32);
-      } else if (w->lane == 0) {
-        mgl_wide_bounce_part(w, op, step->begin, step->end, &pieces);
-      }
+      mgl_wide_send_step(w, op, step->begin, step->end, w->lane, 32, &pieces);
       __syncwarp();
       if (w->lane == 0) {
         mgl_wide_trigger_others(w, step->trigger_kind);

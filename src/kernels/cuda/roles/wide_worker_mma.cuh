@@ -106,7 +106,7 @@ MGL_DEVICE void mgl_wide_end_step(mgl_wide_worker *w, const mgl_wide_slot *slot)
   }
   if (MGL_RANKS > 1 && slot->step.trigger_kind != MGL_NO_EVENT) {
     mgl_wide_send_step(w, &slot->op, slot->step.begin, slot->step.end, w->warp * 32 + w->lane,
-                       MGL_WIDE_CONSUMERS);
+                       MGL_WIDE_CONSUMERS, nullptr);
     mgl_sync_wide_consumers();
     if (w->warp == 0 && w->lane == 0) {
       mgl_wide_trigger_others(w, slot->step.trigger_kind);

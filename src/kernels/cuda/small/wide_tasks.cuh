@@ -87,8 +87,9 @@ MGL_DEVICE float4 mgl_wide_load_column(const mgl_cuda_op *op, const void *stream
   return v;
 }
 
-// Where the result of a norm goes, of MGL_WIDE_SCATTERS: to all ranks, and of the lane's two tokens
-// those that are this rank's; the rows of MGL_WIDE_TURNED are sent later. Of others over is NULL.
+// Where the result of a norm of gathered rows goes, of MGL_WIDE_SCATTERS: to all ranks, and of the
+// lane's two tokens those that are this rank's. (The rows of MGL_WIDE_TURNED are sent later.) Of
+// others over is NULL.
 struct mgl_wide_reach {
   const mgl_wide_block *over;
   bool own[2];
@@ -360,7 +361,7 @@ MGL_DEVICE void mgl_wide_weigh_rows(const mgl_wide_reach *reach, const mgl_cuda_
 }
 
 // Units are ranges of features of eight tokens, tokens fastest; of MGL_WIDE_TURNED, of this rank's
-// own tokens, ranges fastest, so that a chain's units follow each other. op.tokens: rows of the
+// own tokens, tile by tile, so that a chain's units follow each other. op.tokens: rows of the
 // residual stream; op.row_tiles: of the result.
 MGL_DEVICE void mgl_wide_task_norm(const mgl_wide_worker *w, const mgl_wide_slot *slot) {
   const mgl_wide_plan *plan = w->run->plan;
@@ -371,10 +372,10 @@ MGL_DEVICE void mgl_wide_task_norm(const mgl_wide_worker *w, const mgl_wide_slot
   const bool scatters = MGL_RANKS > 1 && (op->flags & MGL_WIDE_SCATTERS) != 0;
   const uint32_t rank = w->block->rank;
   const bool turned = MGL_RANKS > 1 && (op->flags & MGL_WIDE_TURNED) != 0;
-  const uint32_t ranges = (op->k + MGL_WIDE_NORM_RANGE - 1) / MGL_WIDE_NORM_RANGE;
-  mgl_wide_reach reach = {scatters && !turned ? w->block : nullptr, {true, true}};
+  mgl_wide_reach reach = {scatters && gathers ? w->block : nullptr, {true, true}};
   for (uint32_t i = slot->step.begin + w->warp; i < slot->step.end; i += MGL_WIDE_CONSUMER_WARPS) {
-    const uint32_t unit = turned ? mgl_wide_own_eight(i, ranges, rank) : i % of_range;
+    const mgl_wide_own_unit own = mgl_wide_own_unit_of(op, i, rank);
+    const uint32_t unit = turned ? own.eight : i % of_range;
     uint32_t row = unit * 8 + w->lane % 4 * 2;
     uint32_t rows[2] = {0, 0};
     if (unit * 8 >= count) {
@@ -388,8 +389,8 @@ MGL_DEVICE void mgl_wide_task_norm(const mgl_wide_worker *w, const mgl_wide_slot
         reach.own[1] = mgl_wide_owner(rows[1]) == rank;
       }
       mgl_wide_weigh<true>(&reach, op, unit, i / of_range, rows, w->lane);
-    } else if (!scatters || mgl_wide_owner(unit * 8) == rank) {
-      mgl_wide_weigh_rows(&reach, op, unit, turned ? i % ranges : i / of_range, w->lane);
+    } else {
+      mgl_wide_weigh_rows(&reach, op, unit, turned ? own.range : i / of_range, w->lane);
     }
   }
 }

@@ -47,9 +47,18 @@ typedef struct mgl_cuda_experts {
   uint32_t slots;     // S
   uint32_t features;  // F of an expert
   uint32_t width;     // D
-  bool softmax_of_all, renormalise;
+  bool softmax_of_all, renormalise, biases;
   float scale;
+  float limit;  // of gate and up; 0: none
 } mgl_cuda_experts;
+
+// What few models have: code for it is there only in theirs.
+typedef struct mgl_cuda_extras {
+  bool windows;     // some layer's attention has one
+  bool sinks;       // of attention
+  bool sum_biases;  // of linears with a residual
+  bool cut_rows;    // of some linear of bf16 (mgl_is_cut)
+} mgl_cuda_extras;
 
 typedef struct mgl_cuda_shape {
   // Of kernels/cuda/custom.cu: the op's name, and the text that takes the place of the embedded
@@ -63,6 +72,7 @@ typedef struct mgl_cuda_shape {
   bool groups_of_64;    // of codes
   uint32_t page_bytes;  // from an smem page to the next; 0: MGL_CUDA_PAGE_BYTES
   mgl_cuda_experts experts;
+  mgl_cuda_extras extras;
   uint32_t ranks;  // GPUs that run the model together; 0: 1
 } mgl_cuda_shape;
 

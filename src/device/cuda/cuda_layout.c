@@ -10,6 +10,7 @@
 #include "task/protocol_check.h"
 #include "task/tile.h"
 #include "twin/custom_call.h"
+#include "twin/variant.h"
 
 enum { ITERATIONS = 1 << 16 };  // that are timed: 512 KiB
 
@@ -58,11 +59,13 @@ static mgl_status find_experts(const mgl_graph *program, mgl_cuda_experts *out, 
         .width = w->dims[2].number,
         .softmax_of_all = op->attrs[MGL_ATTR_SCORES] == MGL_SCORES_SOFTMAX,
         .renormalise = op->attrs[MGL_ATTR_RENORMALISE] != 0,
-        .scale = (float)op->attrs[MGL_ATTR_SCALE]};
+        .biases = mgl_op_input(op, MGL_ROLE_EXPERT_BIAS) != MGL_NO_TENSOR,
+        .scale = (float)op->attrs[MGL_ATTR_SCALE],
+        .limit = (float)op->attrs[MGL_ATTR_LIMIT]};
     bool same = now.count == out->count && now.slots == out->slots &&
                 now.features == out->features && now.width == out->width &&
                 now.softmax_of_all == out->softmax_of_all && now.renormalise == out->renormalise &&
-                now.scale == out->scale;
+                now.scale == out->scale && now.biases == out->biases && now.limit == out->limit;
     if (out->count != 0 && !same) {
       return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
                            "\"%s\" has other experts than the layers before it: on the GPU all "
@@ -72,6 +75,21 @@ static mgl_status find_experts(const mgl_graph *program, mgl_cuda_experts *out, 
     *out = now;
   }
   return MGL_OK;
+}
+
+static mgl_cuda_extras find_extras(const mgl_graph *program) {
+  mgl_cuda_extras out = {0};
+  for (size_t i = 0; i < program->op_count; i++) {
+    const mgl_op *op = &program->ops[i];
+    out.windows |= op->kind == MGL_OP_ATTEND && op->attrs[MGL_ATTR_WINDOW] != 0;
+    out.sum_biases |= mgl_op_input(op, MGL_ROLE_RESIDUAL) != MGL_NO_TENSOR &&
+                      mgl_op_input(op, MGL_ROLE_BIAS) != MGL_NO_TENSOR;
+    out.sinks |= mgl_op_input(op, MGL_ROLE_SINKS) != MGL_NO_TENSOR;
+    const mgl_packed_matrices m = mgl_packed_matrices_of(program, op);
+    out.cut_rows |=
+        m.count > 0 && m.experts == 0 && m.packing == MGL_PACKING_BF16 && mgl_is_cut(m.k);
+  }
+  return out;
 }
 
 bool mgl_cuda_makes_logits(const mgl_op *op) {
@@ -113,6 +131,7 @@ mgl_status mgl_cuda_model_of(const mgl_graph *program, mgl_cuda_model *out, mgl_
     *out = now;
   }
   MGL_TRY(find_experts(program, &out->experts, err));
+  out->extras = find_extras(program);
   if (out->head_dim == 0 || out->vocab == 0) {
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
                          "the program has no attention or no logits; run it on the CPU");

@@ -54,7 +54,8 @@ static void size_mixture(const mgl_graph *program, const mgl_op *op, mgl_cuda_op
   }
   out->flags |= MGL_CUDA_EXPERTS;
   out->k = (uint32_t)mgl_tensor_row_elements(mgl_graph_input(program, op, MGL_ROLE_X));
-  out->k_padded = out->k;
+  const uint32_t whole = mgl_op_packing(out) == MGL_PACKING_BF16 ? 1 : MGL_PANEL_K;
+  out->k_padded = (out->k + whole - 1) / whole * whole;
   out->row_tiles = 1;
   out->passes = 1;
 }
@@ -86,6 +87,13 @@ static void bind_linear(const mgl_cuda_addresses *a, uint32_t graph, uint32_t op
     out->norm = norm_of(a, op, 1);
   }
   out->bias = vector_at(a, a->layout->extras[op_idx]);
+  const mgl_op_range biases = mgl_op_inputs(op, MGL_ROLE_EXPERT_BIAS);
+  if (biases.count > 0) {
+    out->bias = norm_of(a, op, biases.first);
+  }
+  if (biases.count > 1) {
+    out->residual = norm_of(a, op, biases.first + 1);  // mgl_op_up_bias
+  }
   uint32_t logits = mgl_op_input(op, MGL_ROLE_ROUTER);
   if (logits != MGL_NO_TENSOR) {
     out->angles = mgl_cuda_pointer(mgl_cuda_activation(a, graph, logits));
@@ -99,10 +107,14 @@ static void bind_attend(const mgl_cuda_addresses *a, uint32_t graph, const mgl_o
   bind_x(a, graph, op, 0, out);
   out->flags = carried_flag(a, graph);
   out->angles = mgl_cuda_pointer(mgl_cuda_activation(a, graph, op->inputs[2]));
-  if (op->input_count > 6) {
+  if (mgl_op_input(op, MGL_ROLE_Q_NORM) != MGL_NO_TENSOR) {
     out->q_norm = norm_of(a, op, 6);
     out->k_norm = norm_of(a, op, 7);
   }
+  if (mgl_op_input(op, MGL_ROLE_SINKS) != MGL_NO_TENSOR) {
+    out->bias = norm_of(a, op, 6);  // mgl_op_sinks
+  }
+  out->k_padded = (uint32_t)op->attrs[MGL_ATTR_WINDOW];  // mgl_op_window
   out->k_cache = mgl_cuda_pointer(kv);
   out->v_cache = mgl_cuda_pointer(kv + a->layout->kv_half_bytes);
 }

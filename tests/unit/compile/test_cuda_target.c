@@ -164,12 +164,11 @@ static void features_without_kernels_are_refused(void **state) {
     mgl_config config;
     const char *message;
   } cases[] = {
-      {.config = {.output_bias = true, .qkv_bias = true},
-       .message = "a bias of the output projection"},
-      {.config = {.mlp_bias = true}, .message = "a bias of the output projection or of the feed"},
+      {.config = {.output_bias = true, .qkv_bias = true}, .message = NULL},
+      {.config = {.mlp_bias = true}, .message = "a bias of the feed-forward part"},
       {.config = {.rope = dynamic}, .message = "depends on the sequence's length"},
       {.config = {.rope = longrope}, .message = "depends on the sequence's length"},
-      {.config = {.window_tokens = 16, .window_layers = {2}}, .message = "a sliding window"},
+      {.config = {.window_tokens = 16, .window_layers = {2}}, .message = NULL},
       {.config = {.rotary_dim = 16}, .message = "partial rotary"},
       {.config = {.rotary_dim = 16, .rope = yarn}, .message = "multiplies parts of heads"},
       {.config = {.family = MGL_FAMILY_PHI, .qkv_bias = true},
@@ -577,6 +576,27 @@ static void tasks_of_mixtures_are_even(void **state) {
   mgl_graph_destroy(fused);
 }
 
+// All that gpt-oss has is in the ops of tasks: windows in turn, sinks, biases, the clamped activation.
+static void gpt_oss_is_fused(void **state) {
+  (void)state;
+  mgl_graph *fused = read_bench_config("gpt-oss-20b");
+  uint32_t windows = 0;
+  for (size_t i = 0; i < fused->op_count; i++) {
+    const mgl_op *op = &fused->ops[i];
+    windows += op->kind == MGL_OP_ATTEND && op->attrs[MGL_ATTR_WINDOW] == 128;
+    assert_true((op->kind == MGL_OP_ATTEND) == (mgl_op_input(op, MGL_ROLE_SINKS) != MGL_NO_TENSOR));
+    assert_true(
+        op->kind != MGL_OP_EXPERTS_UP ||
+        (op->attrs[MGL_ATTR_LIMIT] == 7 && mgl_op_inputs(op, MGL_ROLE_EXPERT_BIAS).count == 2));
+    assert_true(op->kind != MGL_OP_EXPERTS_DOWN ||
+                mgl_op_inputs(op, MGL_ROLE_EXPERT_BIAS).count == 1);
+    bool biased = op->kind == MGL_OP_LINEAR_ADD || op->kind == MGL_OP_ROUTER;
+    assert_true(!biased || mgl_op_inputs(op, MGL_ROLE_BIAS).count == 1);
+  }
+  assert_int_equal(windows, 12);
+  mgl_graph_destroy(fused);
+}
+
 static void mixtures_without_kernels_are_refused(void **state) {
   (void)state;
   mgl_config configs[5];
@@ -619,6 +639,7 @@ int main(void) {
       cmocka_unit_test(json_keeps_the_target),
       cmocka_unit_test(mixtures_become_three_ops),
       cmocka_unit_test(tasks_of_mixtures_are_even),
+      cmocka_unit_test(gpt_oss_is_fused),
       cmocka_unit_test(mixtures_without_kernels_are_refused),
       cmocka_unit_test(targets_have_names),
   };

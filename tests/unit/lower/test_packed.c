@@ -25,7 +25,9 @@ static mgl_graph *fused_mixture(uint32_t inner, mgl_form form) {
                                  .inner_size = inner,
                                  .renormalise = true,
                                  .scale = 1};
-  config.quantization.method = MGL_QUANT_FP8;
+  config.quantization.method = form.dtype == MGL_DTYPE_E2M1
+                                   ? MGL_QUANT_MXFP4
+                                   : MGL_QUANT_FP8;  // the former of experts alone
   config.quantization.drawn = form;
   mgl_graph *graph = build_program(&config);
   if (mgl_fuse_ops_cuda(graph, &fused, &err) != MGL_OK) {
@@ -58,6 +60,7 @@ static void mixtures_of_codes_become_panels(void **state) {
                {768, {.dtype = MGL_DTYPE_I4, .group = 32, .offsets = true}, true},
                {768, {.dtype = MGL_DTYPE_E4M3, .group = 512}, false},
                {768, {.dtype = MGL_DTYPE_I8, .group = MGL_FORM_WHOLE_ROW}, false},
+               {320, {.dtype = MGL_DTYPE_E2M1, .group = 32}, true},
                {1024, {.dtype = MGL_DTYPE_I8, .group = MGL_FORM_WHOLE_ROW}, true}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     mgl_error err = {0};

@@ -431,6 +431,14 @@ MGL_DEVICE float mgl_linear_addend(const mgl_worker *w, const mgl_linear *l, siz
   return addend;
 }
 
+// Adds the bias that a linear with a residual may have besides. Callers ask for MGL_HAS_SUM_BIASES
+// themselves, so that other models' kernels stay what they are to the instruction.
+MGL_DEVICE float mgl_linear_biased(const mgl_linear *l, uint32_t column, float value) {
+  return l->kind == MGL_OP_LINEAR_ADD && l->op->bias != nullptr
+             ? value + __ldg(l->op->bias + column)
+             : value;
+}
+
 // Writes outputs of gate_up, where two neighbouring columns are a word. All lanes of a warp call
 // it.
 template <typename shape>
@@ -486,6 +494,9 @@ MGL_DEVICE void mgl_linear_finish(const mgl_worker *w, const mgl_linear *l,
         mgl_send_part(slot, o->at, value);
       }
       continue;
+    }
+    if (MGL_HAS_SUM_BIASES) {
+      value = mgl_linear_biased(l, o->column, value);
     }
     value += mgl_linear_addend(w, l, o->at, o->addend);
     if (!mute) {

@@ -279,9 +279,6 @@ static bool linears_match(const fuser *f, const attention_block *b) {
 static bool find_attention_block(const fuser *f, uint32_t attention, attention_block *b) {
   const mgl_op *ops = f->in->ops;
   b->attention = attention;
-  if (mgl_op_input(&ops[attention], MGL_ROLE_SINKS) != MGL_NO_TENSOR) {
-    return false;  // attend has none
-  }
   b->kv_write = find_kv_write(f, attention);
   if (b->kv_write == NONE || !find_rotated(f, ops[attention].inputs[0], Q, b) ||
       !find_rotated(f, ops[b->kv_write].inputs[0], K, b)) {
@@ -291,6 +288,9 @@ static bool find_attention_block(const fuser *f, uint32_t attention, attention_b
   b->linear[V] = f->reads[v] == 1 ? f->producer[v] : NONE;
   if (b->linear[V] == NONE || !linears_match(f, b)) {
     return false;
+  }
+  if (b->head_norm[Q] != NONE && mgl_op_input(&ops[attention], MGL_ROLE_SINKS) != MGL_NO_TENSOR) {
+    return false;  // attend has one or the other
   }
   if ((b->head_norm[Q] == NONE) != (b->head_norm[K] == NONE) ||
       (b->head_norm[Q] != NONE &&
@@ -338,6 +338,8 @@ static mgl_op make_attend(const fuser *f, const attention_block *b, uint32_t qkv
     op.inputs[op.input_count++] = ops[b->head_norm[Q]].inputs[1];
     op.inputs[op.input_count++] = ops[b->head_norm[K]].inputs[1];
     op.attrs[MGL_ATTR_EPS] = ops[b->head_norm[Q]].attrs[MGL_ATTR_EPS];
+  } else if (mgl_op_input(attention, MGL_ROLE_SINKS) != MGL_NO_TENSOR) {
+    op.inputs[op.input_count++] = mgl_op_input(attention, MGL_ROLE_SINKS);
   }
   op.attrs[MGL_ATTR_SCALE] = attention->attrs[MGL_ATTR_SCALE];
   op.attrs[MGL_ATTR_WINDOW] = attention->attrs[MGL_ATTR_WINDOW];

@@ -135,8 +135,8 @@ static mgl_status check_features(const mgl_graph *program, const mgl_op *op, mgl
   if (mgl_op_input(op, MGL_ROLE_ROUTES) != MGL_NO_TENSOR) {
     return lacks("a mixture of experts", name, err);
   }
-  if (mgl_op_input(op, MGL_ROLE_SINKS) != MGL_NO_TENSOR) {
-    return lacks("attention with sinks", name, err);
+  if (op->kind == MGL_OP_ATTENTION && mgl_op_input(op, MGL_ROLE_SINKS) != MGL_NO_TENSOR) {
+    return lacks("attention with sinks and norms of heads", name, err);
   }
   if (op->kind == MGL_OP_LAYERNORM) {
     return lacks("a layer norm", name, err);
@@ -149,9 +149,6 @@ static mgl_status check_features(const mgl_graph *program, const mgl_op *op, mgl
   }
   if (op->kind == MGL_OP_ROPE_ANGLES && op->attrs[MGL_ATTR_AMPLITUDE] != 0) {
     return lacks("a rope that multiplies parts of heads", name, err);
-  }
-  if (op->kind == MGL_OP_ATTEND && op->attrs[MGL_ATTR_WINDOW] != 0) {
-    return lacks("a sliding window", name, err);
   }
   if (op->kind == MGL_OP_ATTEND &&
       mgl_graph_input(program, op, MGL_ROLE_ANGLES)->dims[1].number * 2 !=

@@ -315,10 +315,11 @@ static const char *check_attend(const mgl_op *op, const mgl_tensor *const *in,
       !is_index(in[5], MGL_DIM_SEQUENCES)) {
     return "positions and slots must be inputs i32[T], block_tables i32[R]";
   }
-  if (op->input_count != 6 && op->input_count != 8) {
-    return "expected no head norm or two";
+  if (op->input_count == 7 && (!is_float_weight(in[6]) || in[6]->rank != 1 ||
+                               !mgl_dim_same(in[6]->dims[0], out->dims[1]))) {
+    return "the sinks must be a weight [H]";
   }
-  for (uint32_t i = 6; i < op->input_count; i++) {
+  for (uint32_t i = 6; op->input_count == 8 && i < 8; i++) {
     if (!is_float_weight(in[i]) || in[i]->rank != 1 ||
         !mgl_dim_same(in[i]->dims[0], in[0]->dims[2])) {
       return "q_norm and k_norm must be weights [HD]";

@@ -55,14 +55,20 @@ bool mgl_attr_is_optional(mgl_attr attr) {
 
 // --- ops of a program ----------------------------------------------------------------------------
 
-mgl_op_range mgl_op_inputs(const mgl_op *op, mgl_role role) {
+// Optional inputs are left out from the last one on, but for attend's: it has both norms, or sinks.
+static mgl_role role_at(const mgl_op *op, uint32_t input) {
   const mgl_op_info *info = mgl_op_info_of(op->kind);
+  const bool alone = input == info->input_count && op->input_count == input + 1;
+  return op->kind == MGL_OP_ATTEND && alone ? MGL_ROLE_SINKS : (mgl_role)info->roles[input];
+}
+
+mgl_op_range mgl_op_inputs(const mgl_op *op, mgl_role role) {
   mgl_op_range range = {0, 0};
-  while (range.first < op->input_count && info->roles[range.first] != role) {
+  while (range.first < op->input_count && role_at(op, range.first) != role) {
     range.first++;
   }
   while (range.first + range.count < op->input_count &&
-         info->roles[range.first + range.count] == role) {
+         role_at(op, range.first + range.count) == role) {
     range.count++;
   }
   return range;
@@ -75,7 +81,7 @@ uint32_t mgl_op_input(const mgl_op *op, mgl_role role) {
 
 mgl_role mgl_op_role(const mgl_op *op, uint32_t input) {
   assert(input < op->input_count);
-  return (mgl_role)mgl_op_info_of(op->kind)->roles[input];
+  return role_at(op, input);
 }
 
 bool mgl_op_updates(const mgl_op *op, uint32_t input) {

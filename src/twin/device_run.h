@@ -107,7 +107,10 @@ typedef struct mgl_cuda_op {
   uint32_t kind;   // mgl_op_kind
   uint32_t flags;  // mgl_cuda_op_flags; of linears their packing too (mgl_op_packing)
   uint32_t k;      // elements that a dot product or a norm runs over
-  uint32_t k_padded;
+  union {
+    uint32_t k_padded;
+    uint32_t window;  // attend: tokens that a query attends to, itself included; 0: all
+  };
   uint32_t n;          // elements of an output row
   uint32_t row_tiles;  // tiles of 8 tokens that one pass over the weights computes: 1, 2 or 4
   uint32_t passes;  // over the weights, each for the next row_tiles; attend: most units of a task
@@ -120,7 +123,10 @@ typedef struct mgl_cuda_op {
   const uint8_t *weights;  // packed (above); embed: the table, bf16 row by row
   const void *x;           // input rows; attend: qkv f32 [T, H + 2 HKV, HD]
   const float *norm;       // [k] of the RMS norm
-  const float *bias;       // [n] or NULL
+  union {
+    const float *bias;   // [n] or NULL
+    const float *sinks;  // attend: [H], scores that have no value, or NULL
+  };
   const float *residual;   // [T, n]
   void *out;               // embed, linear, qkv_proj, linear_add, logits: f32; else bf16
   const float *angles;     // attend: [T, HD / 2, 2] cos and sin; rope_angles: [HD / 2] frequencies;

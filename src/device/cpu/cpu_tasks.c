@@ -157,6 +157,7 @@ static void attend_tokens(const attend_run *u, const attend_step *at, mgl_attent
       .head_count = h->head_count,
       .window = (uint32_t)op->attrs[MGL_ATTR_WINDOW],
       .scale = (float)op->attrs[MGL_ATTR_SCALE],
+      .sinks = mgl_cpu_program_input(p, op, MGL_ROLE_SINKS),
       .out = (unsigned char *)mgl_cpu_program_tensor(p, op->output) + first * out_row,
       .out_dtype = out->dtype,
       .next = next,

@@ -131,6 +131,16 @@ int mgl_cuda_options_make(const char *architecture, const mgl_cuda_shape *shape,
                    e->renormalise ? 1 : 0);
     (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_EXPERT_SCALE=%#.9gf", (double)e->scale);
   }
+  const struct {
+    const char *name;
+    bool has;
+  } extras[] = {{"WINDOWS", shape->extras.windows},
+                {"SINKS", shape->extras.sinks}};
+  for (size_t i = 0; i < sizeof extras / sizeof extras[0]; i++) {
+    if (extras[i].has) {
+      (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_HAS_%s=1", extras[i].name);
+    }
+  }
   if (shape->custom != NULL) {
     (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_CUSTOM_OP=%s", shape->custom->name);
   }

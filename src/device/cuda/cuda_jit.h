@@ -51,6 +51,12 @@ typedef struct mgl_cuda_experts {
   float scale;
 } mgl_cuda_experts;
 
+// What few models have: code for it is there only in theirs.
+typedef struct mgl_cuda_extras {
+  bool windows;  // some layer's attention has one
+  bool sinks;    // of attention
+} mgl_cuda_extras;
+
 typedef struct mgl_cuda_shape {
   // Of kernels/cuda/custom.cu: the op's name, and the text that takes the place of the embedded
   // MGL_CUDA_CUSTOM_SOURCE. NULL: there is none.
@@ -63,6 +69,7 @@ typedef struct mgl_cuda_shape {
   bool groups_of_64;    // of codes
   uint32_t page_bytes;  // from an smem page to the next; 0: MGL_CUDA_PAGE_BYTES
   mgl_cuda_experts experts;
+  mgl_cuda_extras extras;
   uint32_t ranks;  // GPUs that run the model together; 0: 1
 } mgl_cuda_shape;
 

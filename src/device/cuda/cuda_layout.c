@@ -74,6 +74,16 @@ static mgl_status find_experts(const mgl_graph *program, mgl_cuda_experts *out, 
   return MGL_OK;
 }
 
+static mgl_cuda_extras find_extras(const mgl_graph *program) {
+  mgl_cuda_extras out = {0};
+  for (size_t i = 0; i < program->op_count; i++) {
+    const mgl_op *op = &program->ops[i];
+    out.windows |= op->kind == MGL_OP_ATTEND && op->attrs[MGL_ATTR_WINDOW] != 0;
+    out.sinks |= mgl_op_input(op, MGL_ROLE_SINKS) != MGL_NO_TENSOR;
+  }
+  return out;
+}
+
 bool mgl_cuda_makes_logits(const mgl_op *op) {
   return op->kind == MGL_OP_LOGITS || op->kind == MGL_OP_ALL_GATHER;
 }
@@ -113,6 +123,7 @@ mgl_status mgl_cuda_model_of(const mgl_graph *program, mgl_cuda_model *out, mgl_
     *out = now;
   }
   MGL_TRY(find_experts(program, &out->experts, err));
+  out->extras = find_extras(program);
   if (out->head_dim == 0 || out->vocab == 0) {
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
                          "the program has no attention or no logits; run it on the CPU");

@@ -59,6 +59,7 @@ typedef struct mgl_cuda_model {
   uint32_t group;     // query heads of a KV head
   uint32_t vocab;     // V
   mgl_cuda_experts experts;
+  mgl_cuda_extras extras;
 } mgl_cuda_model;
 
 // Whether an op writes logits: of one rank, or those of all.

@@ -184,6 +184,7 @@ mgl_status mgl_cuda_load_modules(mgl_cuda_program *p, const mgl_cuda_module *mod
                           .groups_of_64 = mgl_packed_has_group(p->program, 64),
                           .page_bytes = p->page_bytes,
                           .experts = p->model.experts,
+                          .extras = p->model.extras,
                           .ranks = p->build.ranks};
   mgl_cuda_code_function *get = p->get_code;
   mgl_cuda_code_wish wishes[MGL_CUDA_MAX_CODES];

@@ -99,10 +99,14 @@ static void bind_attend(const mgl_cuda_addresses *a, uint32_t graph, const mgl_o
   bind_x(a, graph, op, 0, out);
   out->flags = carried_flag(a, graph);
   out->angles = mgl_cuda_pointer(mgl_cuda_activation(a, graph, op->inputs[2]));
-  if (op->input_count > 6) {
+  if (mgl_op_input(op, MGL_ROLE_Q_NORM) != MGL_NO_TENSOR) {
     out->q_norm = norm_of(a, op, 6);
     out->k_norm = norm_of(a, op, 7);
   }
+  if (mgl_op_input(op, MGL_ROLE_SINKS) != MGL_NO_TENSOR) {
+    out->sinks = norm_of(a, op, 6);
+  }
+  out->window = (uint32_t)op->attrs[MGL_ATTR_WINDOW];
   out->k_cache = mgl_cuda_pointer(kv);
   out->v_cache = mgl_cuda_pointer(kv + a->layout->kv_half_bytes);
 }

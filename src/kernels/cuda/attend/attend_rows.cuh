@@ -4,7 +4,7 @@
 #define MGL_KERNELS_CUDA_ATTEND_ATTEND_ROWS_CUH
 
 #include "kernels/cuda/common/experts.cuh"
-#include "kernels/cuda/common/worker.cuh"
+#include "kernels/cuda/common/window.cuh"
 
 enum {
   // As mgl_cuda_head_parts says: what the query heads of a KV head are cut into, at most.
@@ -30,7 +30,8 @@ static_assert(MGL_GROUP >= 1 && MGL_GROUP <= MGL_CUDA_QUERY_COLUMNS,
               "heads of a token are columns");
 static_assert(MGL_HEAD_PARTS == 1 || MGL_GROUP == MGL_CUDA_QUERY_COLUMNS,
               "where heads are cut, an item has one token");
-static_assert(MGL_CUDA_MIN_CHUNK % MGL_ATTEND_STEP == 0, "chunks begin with a tile of warp 0");
+static_assert(MGL_CUDA_MIN_CHUNK % MGL_ATTEND_STEP == 0 && MGL_WINDOW_STEP == MGL_ATTEND_STEP,
+              "chunks, and what windows leave of them, begin with a tile of warp 0");
 static_assert(2 * MGL_ATTEND_V <= MGL_ATTEND_Q, "rows of this iteration lie before the queries");
 static_assert(MGL_ATTEND_Q + MGL_CUDA_QUERY_COLUMNS * MGL_HEAD_DIM * 2 <= MGL_CUDA_SCRATCH_BYTES &&
                   MGL_ATTEND_SOFTMAX + MGL_CUDA_CONSUMER_WARPS * MGL_CUDA_QUERY_COLUMNS * 8 <=
@@ -135,6 +136,7 @@ MGL_DEVICE uint32_t mgl_attend_first_head(const mgl_attend *a) {
 MGL_DEVICE void mgl_attend_set_item(mgl_attend *a, const uint4 v[3]) {
   a->item = {v[0].x, v[0].y, v[0].z, v[0].w, v[1].x, v[1].y,
              v[1].z, v[1].w, v[2].x, v[2].y, v[2].z, v[2].w};
+  a->item.kv_begin = mgl_window_begin(&a->slot->op, a->item.kv_begin, a->item.position);
   a->columns = a->item.count * mgl_attend_heads(a);
   a->cached_end = a->item.fresh < a->item.kv_end ? a->item.fresh : a->item.kv_end;
 }

@@ -68,6 +68,12 @@ MGL_DEVICE uint32_t mgl_lone_first(const mgl_first_item *first, uint32_t stride)
   return stride * first->item_count / first->strides;
 }
 
+// Whether the tile at a position lies before what the item's token sees.
+MGL_DEVICE bool mgl_lone_is_before(const mgl_cuda_op *op, const mgl_cuda_item *item,
+                                   uint32_t position) {
+  return MGL_HAS_WINDOWS && position + MGL_ATTEND_TILE <= mgl_window_first(op, item->position);
+}
+
 // All consumers: looks up the task's items, 16 threads for each. Returns how many there are.
 MGL_DEVICE uint32_t mgl_lone_look_up(const mgl_worker *w) {
   const mgl_slot *slot = mgl_task_slot(w);
@@ -93,6 +99,9 @@ MGL_DEVICE uint32_t mgl_lone_look_up(const mgl_worker *w) {
         const mgl_cuda_item *item = &to->item;
         const int32_t *table = run->block_tables + (size_t)item->slot * run->block_table_stride;
         uint32_t position = item->kv_begin + part * MGL_ATTEND_TILE;
+        if (mgl_lone_is_before(&slot->op, item, position)) {
+          position = item->kv_begin;  // of nobody's tiles one is read, which is finite as all are
+        }
         position = part == MGL_LONE_TILES || position > item->position ? item->position : position;
         to->pages[part] = mgl_load_l2_word(table + position / MGL_ATTEND_TILE);
       }
@@ -146,7 +155,8 @@ MGL_DEVICE void mgl_lone_prefetch(const mgl_attend *a, uint32_t number, uint32_t
     return;
   }
   const mgl_lone_item *item = mgl_lone_at(a->w, number);
-  if (item->item.kv_begin + a->w->warp * MGL_ATTEND_TILE >= item->item.position) {
+  const uint32_t first = item->item.kv_begin + a->w->warp * MGL_ATTEND_TILE;
+  if (first >= item->item.position || mgl_lone_is_before(&a->slot->op, &item->item, first)) {
     return;
   }
 #if MGL_TARGET_COPIES
@@ -288,7 +298,7 @@ MGL_DEVICE void mgl_lone_weigh(const mgl_attend *a, uint32_t number, const mgl_a
   const uint32_t first = item->kv_begin + a->w->warp * MGL_ATTEND_TILE, last = item->position;
   uint2 weights = make_uint2(0, 0);
   float max[2] = {mgl_attend_unseen(), mgl_attend_unseen()}, sum[2] = {0, 0};
-  if (first < item->kv_end) {
+  if (first < item->kv_end && !mgl_lone_is_before(&a->slot->op, item, first)) {
     const float factor = a->slot->op.scale * 1.44269504f;  // log2 e
     const uint32_t position = first + mgl_attend_position(a->w->lane / 4);
     float scores[4];
@@ -298,6 +308,9 @@ MGL_DEVICE void mgl_lone_weigh(const mgl_attend *a, uint32_t number, const mgl_a
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++) {
       scores[i] = position + i / 2 * 2 <= last ? scores[i] * factor : mgl_attend_unseen();
+      if (MGL_HAS_WINDOWS && position + i / 2 * 2 < mgl_window_first(&a->slot->op, last)) {
+        scores[i] = mgl_attend_unseen();
+      }
     }
     max[0] = fmaxf(scores[0], scores[2]);
     max[1] = fmaxf(scores[1], scores[3]);
@@ -460,8 +473,9 @@ MGL_DEVICE void mgl_lone_merge(mgl_attend *a, uint32_t total) {
     }
 #pragma unroll 1
     for (uint32_t i = a->w->thread; i < MGL_GROUP * MGL_HEAD_DIM; i += MGL_CUDA_CONSUMERS) {
+      float sink = mgl_attend_sink(a, i / MGL_HEAD_DIM);
       mgl_attend_part part = mgl_attend_merge_chunks(a, i / MGL_HEAD_DIM, i % MGL_HEAD_DIM);
-      mgl_attend_write(a, i / MGL_HEAD_DIM, i % MGL_HEAD_DIM, &part);
+      mgl_attend_write(a, i / MGL_HEAD_DIM, i % MGL_HEAD_DIM, &part, sink);
     }
   }
 }

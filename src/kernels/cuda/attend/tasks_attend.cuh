@@ -152,6 +152,11 @@ MGL_DEVICE void mgl_attend_softmax(const mgl_attend *a, uint32_t first, const fl
     uint32_t last = a->item.position + (mgl_attend_lane(a) % 4 * 2 + i) / MGL_GROUP;
     low[i] = position <= last ? scores[i] * factor : mgl_attend_unseen();
     high[i] = position + 2 <= last ? scores[2 + i] * factor : mgl_attend_unseen();
+    if (MGL_HAS_WINDOWS) {
+      const uint32_t from = mgl_window_first(&a->slot->op, last);
+      low[i] = position >= from ? low[i] : mgl_attend_unseen();
+      high[i] = position + 2 >= from ? high[i] : mgl_attend_unseen();
+    }
     float max = fmaxf(low[i], high[i]);
 #pragma unroll
     for (int offset = 4; offset < 32; offset *= 2) {
@@ -445,13 +450,27 @@ MGL_DEVICE mgl_attend_part mgl_attend_merge_chunks(const mgl_attend *a, uint32_t
   return whole;
 }
 
-// All lanes of a warp, for consecutive rows; two of them are a word.
+// The query head of a column.
+MGL_DEVICE uint32_t mgl_attend_head(const mgl_attend *a, uint32_t column) {
+  return a->kv_head * MGL_GROUP + mgl_attend_first_head(a) + column % MGL_GROUP;
+}
+
+// The sink of a column's head, times log2 e; minus infinity: it has none.
+MGL_DEVICE float mgl_attend_sink(const mgl_attend *a, uint32_t column) {
+  const float *sinks = MGL_HAS_SINKS ? a->slot->op.sinks : nullptr;
+  return sinks == nullptr ? mgl_attend_unseen()
+                          : __ldg(sinks + mgl_attend_head(a, column)) * 1.44269504f;
+}
+
+// All lanes of a warp, for consecutive rows; two of them are a word. sink: of the column. (Of one
+// far above all scores the sum is infinite, and the result 0.)
 MGL_DEVICE void mgl_attend_write(const mgl_attend *a, uint32_t column, uint32_t row,
-                                 const mgl_attend_part *part) {
+                                 const mgl_attend_part *part, float sink) {
   uint32_t token = a->item.row + column / MGL_GROUP;
-  uint32_t head = a->kv_head * MGL_GROUP + mgl_attend_first_head(a) + column % MGL_GROUP;
+  uint32_t head = mgl_attend_head(a, column);
+  float sum = MGL_HAS_SINKS ? part->sum + exp2f(sink - part->max) : part->sum;
   size_t at = ((size_t)token * a->kv_heads * MGL_GROUP + head) * MGL_HEAD_DIM + row;
-  uint32_t bits = mgl_round_bf16(part->value / part->sum);
+  uint32_t bits = mgl_round_bf16(part->value / sum);
   uint32_t next = __shfl_down_sync(0xffffffffu, bits, 1);
   if (row % 2 == 0 && !mgl_task_is_mute(a->w)) {
     mgl_write_word((uint8_t *)a->slot->op.out + at * sizeof(uint16_t), bits | next << 16, a->slot,
@@ -509,9 +528,10 @@ MGL_DEVICE void mgl_attend_output(const mgl_attend *a) {
   for (uint32_t i = a->w->thread; i < elements; i += MGL_CUDA_CONSUMERS) {
     uint32_t column = i / MGL_HEAD_DIM;
     uint32_t row = i % MGL_HEAD_DIM;
+    float sink = whole ? mgl_attend_sink(a, column) : 0;
     mgl_attend_part part = mgl_attend_merge_warps(a, column, row);
     if (whole) {
-      mgl_attend_write(a, column, row, &part);
+      mgl_attend_write(a, column, row, &part, sink);
     } else {
       mgl_attend_leave(a, column, row, &part);
     }
@@ -521,8 +541,9 @@ MGL_DEVICE void mgl_attend_output(const mgl_attend *a) {
   }
 #pragma unroll 1
   for (uint32_t i = a->w->thread; i < elements; i += MGL_CUDA_CONSUMERS) {
+    float sink = mgl_attend_sink(a, i / MGL_HEAD_DIM);
     mgl_attend_part part = mgl_attend_merge_chunks(a, i / MGL_HEAD_DIM, i % MGL_HEAD_DIM);
-    mgl_attend_write(a, i / MGL_HEAD_DIM, i % MGL_HEAD_DIM, &part);
+    mgl_attend_write(a, i / MGL_HEAD_DIM, i % MGL_HEAD_DIM, &part, sink);
   }
 }
 

@@ -24,6 +24,14 @@
 #define MGL_RANKS 1  // GPUs that run the model together (device_run.h)
 #endif
 
+// What few models have (mgl_cuda_extras); others' kernels have no code for it.
+#ifndef MGL_HAS_WINDOWS
+#define MGL_HAS_WINDOWS 0
+#endif
+#ifndef MGL_HAS_SINKS
+#define MGL_HAS_SINKS 0
+#endif
+
 enum {
   MGL_CARRIES = !MGL_KERNEL_PER_OP,  // activations may carry their readiness
   MGL_BARRIER_CONSUMERS = 1,         // among consumers

@@ -42,8 +42,7 @@ static_assert(MGL_PLAIN_WARPS == MGL_ORDERED_SLICES, "as many warps as share an 
 
 MGL_PLAIN_FN bool mgl_plain_attends_ordered(const mgl_plain_op *op) {
   return op->fused_order != 0 && op->in[1].dtype == MGL_DTYPE_BF16 && op->in[1].last % 32 == 0 &&
-         op->in[1].last <= MGL_ORDERED_HEAD_DIM && op->input_count == 4 &&
-         op->attrs[MGL_ATTR_WINDOW] == 0;
+         op->in[1].last <= MGL_ORDERED_HEAD_DIM;
 }
 
 // A sum of weighed values, its maximum score (times log2 e) and its sum of weights.
@@ -132,8 +131,11 @@ MGL_PLAIN_FN void mgl_ordered_softmax(const mgl_plain_op *op, const mgl_plain_qu
   const uint32_t lane = threadIdx.x % MGL_PLAIN_LANES;
   const uint32_t position = first + mgl_ordered_position(lane / 4);
   const float factor = (float)op->attrs[MGL_ATTR_SCALE] * 1.44269504f;  // log2 e
-  float low = position < query->count ? scores[0] * factor : -MGL_PLAIN_INFINITY;
-  float high = position + 2 < query->count ? scores[1] * factor : -MGL_PLAIN_INFINITY;
+  const uint32_t from = query->first;
+  float low =
+      position < query->count && position >= from ? scores[0] * factor : -MGL_PLAIN_INFINITY;
+  float high = position + 2 < query->count && position + 2 >= from ? scores[1] * factor
+                                                                   : -MGL_PLAIN_INFINITY;
   float max = fmaxf(low, high);
   for (int offset = 4; offset < MGL_PLAIN_LANES; offset *= 2) {
     max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, offset));
@@ -202,8 +204,10 @@ MGL_PLAIN_FN void mgl_ordered_attend_chunk(const mgl_plain_op *op, const mgl_pla
                                            uint32_t begin, uint32_t end, mgl_ordered_shared *s,
                                            mgl_ordered_part *out) {
   const uint32_t lane = threadIdx.x % MGL_PLAIN_LANES, warp = threadIdx.x / MGL_PLAIN_LANES;
+  const uint32_t from = query->first / MGL_ORDERED_STEP * MGL_ORDERED_STEP;  // as mgl_window_begin
   mgl_ordered_state state = {};
   state.max = -MGL_PLAIN_INFINITY;
+  begin = begin < from ? from : begin;
   for (uint32_t first = begin + warp * MGL_ORDERED_TILE; first < end; first += MGL_ORDERED_STEP) {
     mgl_ordered_attend_tile(op, query, s->q, first, &state);
   }
@@ -255,6 +259,10 @@ MGL_PLAIN_FN void mgl_ordered_attend(const mgl_plain_op *op, const mgl_plain_que
       const uint32_t stride = MGL_ORDERED_HEAD_DIM * PART;
       part = mgl_ordered_merge(&s.chunks[0][d].value, &s.chunks[0][d].max, &s.chunks[0][d].sum,
                                chunks, stride, stride);
+    }
+    if (op->input_count > 4) {  // as mgl_attend_write
+      const float sink = mgl_plain_f32(&op->in[4])[unit % (op->out.width / head_dim)];
+      part.sum += exp2f(sink * 1.44269504f - part.max);
     }
     mgl_plain_store(op->out.data, op->out.dtype, unit * head_dim + d, part.value / part.sum);
   }

@@ -3,7 +3,7 @@
 #ifndef MGL_KERNELS_CUDA_ROLES_FIRST_ITEM_CUH
 #define MGL_KERNELS_CUDA_ROLES_FIRST_ITEM_CUH
 
-#include "kernels/cuda/common/worker.cuh"
+#include "kernels/cuda/common/window.cuh"
 
 // A whole warp: of an attend task in a slot that is filled, its first item and the KV pages with
 // which its warps begin. strides: of its graph's attention; tag: of its partial results. Two trips
@@ -37,7 +37,8 @@ static __device__ __noinline__ uint32_t mgl_find_first_item(const mgl_cuda_run *
   __syncwarp();
   // Lanes 0 to 7: the warps' first tiles; then the item's own tokens.
   const mgl_cuda_item *i = &first->item;
-  uint32_t position = i->kv_begin + lane * MGL_CUDA_KV_PAGE_TOKENS;
+  uint32_t position =
+      mgl_window_begin(&slot->op, i->kv_begin, i->position) + lane * MGL_CUDA_KV_PAGE_TOKENS;
   bool wanted = lane < MGL_CUDA_CONSUMER_WARPS && position < i->kv_end && position < i->fresh;
   if (lane >= MGL_CUDA_CONSUMER_WARPS) {
     position = i->position + (lane == MGL_CUDA_CONSUMER_WARPS ? 0 : i->count - 1);

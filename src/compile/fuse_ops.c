@@ -106,6 +106,9 @@ static void replace(fuser *f, uint32_t at, mgl_op op) {
 static void match_linear_add(fuser *f, uint32_t at) {
   const mgl_op *add = &f->in->ops[at];
   uint32_t linear = sole_producer_of(f, add->inputs[1], MGL_OP_LINEAR, 0);
+  if (linear == NONE && f->for_gpu && add->kind == MGL_OP_ADD) {
+    linear = sole_producer_of(f, add->inputs[1], MGL_OP_LINEAR, 1);
+  }
   if (linear == NONE) {
     return;
   }
@@ -117,6 +120,9 @@ static void match_linear_add(fuser *f, uint32_t at) {
                .input_count = 3,
                .inputs = {add->inputs[0], in[0], in[1]},
                .output = add->output};
+  if (f->in->ops[linear].input_count == 3) {
+    op.inputs[op.input_count++] = in[2];
+  }
   op.attrs[MGL_ATTR_OVER] = add->attrs[MGL_ATTR_RANKS];  // of an all_reduce
   replace(f, at, op);
   absorb(f, &linear, 1);
@@ -155,8 +161,7 @@ static bool are_tasks_for(const fuser *f, const mgl_op *route, const mgl_op *up,
   const uint32_t width = w->dims[2].number, features = w->dims[1].number;
   const uint32_t step = 2 * MGL_CUDA_PAGE_K;
   const bool packs = mgl_dtype_fits_bf16(w->dtype) && mgl_dtype_fits_bf16(w_down->dtype);
-  return f->act == MGL_DTYPE_BF16 && packs && up->attrs[MGL_ATTR_LIMIT] == 0 &&
-         route->attrs[MGL_ATTR_SCORES] != MGL_SCORES_SIGMOID &&
+  return f->act == MGL_DTYPE_BF16 && packs && route->attrs[MGL_ATTR_SCORES] != MGL_SCORES_SIGMOID &&
          (route->attrs[MGL_ATTR_GROUPS] <= 1 || route->attrs[MGL_ATTR_TOP_GROUPS] == 0) &&
          w->dims[0].number <= MGL_FUSE_CUDA_MAX_EXPERTS && slots <= MGL_FUSE_CUDA_MAX_SLOTS &&
          width % step == 0 && width <= MGL_ONE_NORMED_MAX_K && features % MGL_CUDA_K_ALIGN == 0 &&
@@ -168,15 +173,16 @@ static bool are_tasks_for(const fuser *f, const mgl_op *route, const mgl_op *up,
 static void match_experts(fuser *f, uint32_t at) {
   const mgl_op *ops = f->in->ops;
   const mgl_op *down = &ops[at];
-  uint32_t up_idx = sole_producer_of(f, down->inputs[1], MGL_OP_EXPERT_GATE_UP, 0);
+  const bool biased = down->input_count == 5;
+  uint32_t up_idx = sole_producer_of(f, down->inputs[1], MGL_OP_EXPERT_GATE_UP, biased ? 2 : 0);
   uint32_t route_idx = producer_of(f, down->inputs[2], MGL_OP_ROUTE, 0);
-  if (down->input_count != 4 || up_idx == NONE || route_idx == NONE ||
+  if (up_idx == NONE || route_idx == NONE ||
       ops[up_idx].inputs[1] != down->inputs[2] || f->reads[down->inputs[2]] != 2) {
     return;
   }
   const mgl_op *up = &ops[up_idx];
   const mgl_op *route = &ops[route_idx];
-  uint32_t linear_idx = sole_producer_of(f, route->inputs[0], MGL_OP_LINEAR, 0);
+  uint32_t linear_idx = sole_producer_of(f, route->inputs[0], MGL_OP_LINEAR, biased ? 1 : 0);
   uint32_t norm_idx = staged_norm(f, up->inputs[0], 2, 0, up_idx);
   if (linear_idx == NONE || norm_idx == NONE || ops[linear_idx].inputs[0] != up->inputs[0] ||
       tensor_of(f, ops[linear_idx].output)->rank != 2 || !are_tasks_for(f, route, up, down)) {
@@ -197,6 +203,13 @@ static void match_experts(fuser *f, uint32_t at) {
                          .input_count = 4,
                          .inputs = {down->inputs[0], down->inputs[1], logits, down->inputs[3]},
                          .output = down->output};
+  if (biased) {
+    router.inputs[router.input_count++] = ops[linear_idx].inputs[2];
+    experts_up.inputs[experts_up.input_count++] = up->inputs[4];
+    experts_up.inputs[experts_up.input_count++] = up->inputs[5];
+    experts_down.inputs[experts_down.input_count++] = down->inputs[4];
+  }
+  experts_up.attrs[MGL_ATTR_LIMIT] = up->attrs[MGL_ATTR_LIMIT];
   router.attrs[MGL_ATTR_EPS] = experts_up.attrs[MGL_ATTR_EPS] = norm->attrs[MGL_ATTR_EPS];
   experts_up.attrs[MGL_ATTR_SCALE] = route->attrs[MGL_ATTR_SCALE];
   experts_up.attrs[MGL_ATTR_SCORES] = route->attrs[MGL_ATTR_SCORES];

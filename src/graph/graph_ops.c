@@ -334,7 +334,7 @@ static const char *check_attend(const mgl_op *op, const mgl_tensor *const *in,
 
 static const char *check_linear_add(const mgl_op *op, const mgl_tensor *const *in,
                                     const mgl_tensor *out) {
-  const char *wrong = check_product(in + 1, 2, out);
+  const char *wrong = check_product(in + 1, op->input_count - 1, out);
   const double over = op->attrs[MGL_ATTR_OVER];
   if (wrong != NULL) {
     return wrong;
@@ -570,7 +570,6 @@ static bool are_router_logits(const mgl_tensor *t, const mgl_tensor *w) {
 
 static const char *check_router(const mgl_op *op, const mgl_tensor *const *in,
                                 const mgl_tensor *out) {
-  (void)op;
   if (!is_act(in[0]) || !is_f32(in[0]) || in[0]->rank != 2 ||
       !mgl_dim_same(in[0]->dims[0], MGL_DIM_T) || !is_float_weight(in[1]) || in[1]->rank != 1 ||
       !mgl_dim_same(in[1]->dims[0], in[0]->dims[1])) {
@@ -579,6 +578,10 @@ static const char *check_router(const mgl_op *op, const mgl_tensor *const *in,
   if (!is_float_weight(in[2]) || in[2]->rank != 2 ||
       !mgl_dim_same(in[2]->dims[1], in[0]->dims[1])) {
     return "w must be a weight [E,D]";
+  }
+  if (op->input_count == 4 && (!is_float_weight(in[3]) || in[3]->rank != 1 ||
+                               !mgl_dim_same(in[3]->dims[0], in[2]->dims[0]))) {
+    return "the bias must be a weight [E]";
   }
   return are_router_logits(out, in[2]) ? NULL : "the result must be f32[T,E]";
 }
@@ -596,13 +599,16 @@ static const char *check_experts_up(const mgl_op *op, const mgl_tensor *const *i
       !mgl_dim_same(in[1]->dims[0], in[0]->dims[1])) {
     return "x must be f32[T,D] with a norm [D]";
   }
-  if (!are_experts(in[3], NULL, in[0]->dims[1].number) || !mgl_tensor_same_shape(in[3], in[4]) ||
-      !are_router_logits(in[2], in[3])) {
-    return "w_gate and w_up must be weights [E,F,D], logits f32[T,E]";
+  const bool biased = op->input_count == 7;
+  if ((op->input_count != 5 && !biased) ||
+      !are_experts(in[3], biased ? in[5] : NULL, in[0]->dims[1].number) ||
+      !are_experts(in[4], biased ? in[6] : NULL, in[0]->dims[1].number) ||
+      !mgl_tensor_same_shape(in[3], in[4]) || !are_router_logits(in[2], in[3])) {
+    return "w_gate and w_up must be weights [E,F,D], with biases [E*F] or none, logits f32[T,E]";
   }
-  if (!(op->attrs[MGL_ATTR_SCALE] > 0) ||
+  if (!(op->attrs[MGL_ATTR_SCALE] > 0) || !(op->attrs[MGL_ATTR_LIMIT] >= 0) ||
       !is_number(op->attrs[MGL_ATTR_SCORES], MGL_SCORES_COUNT - 1)) {
-    return "scale must be positive, scores 0, 1 or 2";
+    return "scale must be positive, scores 0, 1 or 2, limit not negative";
   }
   return are_slots(out, in[3]->dims[1].number, in[3]->dims[0].number)
              ? NULL
@@ -611,10 +617,12 @@ static const char *check_experts_up(const mgl_op *op, const mgl_tensor *const *i
 
 static const char *check_experts_down(const mgl_op *op, const mgl_tensor *const *in,
                                       const mgl_tensor *out) {
-  (void)op;
   if (!is_act(in[0]) || !is_f32(in[0]) || in[0]->rank != 2 ||
       !mgl_dim_same(in[0]->dims[0], MGL_DIM_T)) {
     return "the residual must be f32[T,N]";
+  }
+  if (op->input_count == 5 && !are_experts(in[3], in[4], in[3]->dims[2].number)) {
+    return "w must be a weight [E,N,F], its bias [E*N]";
   }
   if (!is_float_weight(in[3]) || in[3]->rank != 3 ||
       !mgl_dim_same(in[3]->dims[1], in[0]->dims[1]) || !are_router_logits(in[2], in[3]) ||

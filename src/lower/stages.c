@@ -616,11 +616,14 @@ static builder build(const mgl_graph *program, const mgl_stages_options *options
 }
 
 // Of the ops that mgl_fuse_ops_cuda makes, those of mixtures have none, nor has an all_reduce that
-// is not part of a linear_add, or attention with a window or sinks.
+// is not part of a linear_add, or attention with a window or sinks, or a linear_add with a
+// bias.
 static bool has_kernel(const mgl_graph *program, const mgl_op *op) {
   bool mixture = op->kind == MGL_OP_ROUTER || mgl_packed_matrices_of(program, op).experts > 0;
   bool cut = op->attrs[MGL_ATTR_WINDOW] != 0 || mgl_op_input(op, MGL_ROLE_SINKS) != MGL_NO_TENSOR;
-  return !mixture && !cut && op->kind != MGL_OP_ALL_REDUCE;
+  bool biased =
+      op->kind == MGL_OP_LINEAR_ADD && mgl_op_input(op, MGL_ROLE_BIAS) != MGL_NO_TENSOR;
+  return !mixture && !cut && !biased && op->kind != MGL_OP_ALL_REDUCE;
 }
 
 // The first op that stages have no kernel for, or MGL_NO_OP.

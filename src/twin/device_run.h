@@ -124,10 +124,13 @@ typedef struct mgl_cuda_op {
   const void *x;           // input rows; attend: qkv f32 [T, H + 2 HKV, HD]
   const float *norm;       // [k] of the RMS norm
   union {
-    const float *bias;   // [n] or NULL
+    const float *bias;   // [n] or NULL; of experts: of all of them, of gate alone
     const float *sinks;  // attend: [H], scores that have no value, or NULL
   };
-  const float *residual;   // [T, n]
+  union {
+    const float *residual;  // [T, n]
+    const float *up_bias;   // of gate and up of experts, with `bias`
+  };
   void *out;               // embed, linear, qkv_proj, linear_add, logits: f32; else bf16
   const float *angles;     // attend: [T, HD / 2, 2] cos and sin; rope_angles: [HD / 2] frequencies;
                            // of experts: [T, E] the router's logits

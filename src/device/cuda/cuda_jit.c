@@ -130,12 +130,19 @@ int mgl_cuda_options_make(const char *architecture, const mgl_cuda_shape *shape,
     (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_EXPERT_RENORMALISE=%d",
                    e->renormalise ? 1 : 0);
     (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_EXPERT_SCALE=%#.9gf", (double)e->scale);
+    if (e->biases) {
+      (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_EXPERT_BIASES=1");
+    }
+    if (e->limit != 0) {
+      (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_EXPERT_LIMIT=%#.9gf", (double)e->limit);
+    }
   }
   const struct {
     const char *name;
     bool has;
   } extras[] = {{"WINDOWS", shape->extras.windows},
-                {"SINKS", shape->extras.sinks}};
+                {"SINKS", shape->extras.sinks},
+                {"SUM_BIASES", shape->extras.sum_biases}};
   for (size_t i = 0; i < sizeof extras / sizeof extras[0]; i++) {
     if (extras[i].has) {
       (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_HAS_%s=1", extras[i].name);

@@ -47,14 +47,16 @@ typedef struct mgl_cuda_experts {
   uint32_t slots;     // S
   uint32_t features;  // F of an expert
   uint32_t width;     // D
-  bool softmax_of_all, renormalise;
+  bool softmax_of_all, renormalise, biases;
   float scale;
+  float limit;  // of gate and up; 0: none
 } mgl_cuda_experts;
 
 // What few models have: code for it is there only in theirs.
 typedef struct mgl_cuda_extras {
-  bool windows;  // some layer's attention has one
-  bool sinks;    // of attention
+  bool windows;     // some layer's attention has one
+  bool sinks;       // of attention
+  bool sum_biases;  // of linears with a residual
 } mgl_cuda_extras;
 
 typedef struct mgl_cuda_shape {

@@ -58,11 +58,13 @@ static mgl_status find_experts(const mgl_graph *program, mgl_cuda_experts *out, 
         .width = w->dims[2].number,
         .softmax_of_all = op->attrs[MGL_ATTR_SCORES] == MGL_SCORES_SOFTMAX,
         .renormalise = op->attrs[MGL_ATTR_RENORMALISE] != 0,
-        .scale = (float)op->attrs[MGL_ATTR_SCALE]};
+        .biases = mgl_op_input(op, MGL_ROLE_EXPERT_BIAS) != MGL_NO_TENSOR,
+        .scale = (float)op->attrs[MGL_ATTR_SCALE],
+        .limit = (float)op->attrs[MGL_ATTR_LIMIT]};
     bool same = now.count == out->count && now.slots == out->slots &&
                 now.features == out->features && now.width == out->width &&
                 now.softmax_of_all == out->softmax_of_all && now.renormalise == out->renormalise &&
-                now.scale == out->scale;
+                now.scale == out->scale && now.biases == out->biases && now.limit == out->limit;
     if (out->count != 0 && !same) {
       return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
                            "\"%s\" has other experts than the layers before it: on the GPU all "
@@ -79,6 +81,8 @@ static mgl_cuda_extras find_extras(const mgl_graph *program) {
   for (size_t i = 0; i < program->op_count; i++) {
     const mgl_op *op = &program->ops[i];
     out.windows |= op->kind == MGL_OP_ATTEND && op->attrs[MGL_ATTR_WINDOW] != 0;
+    out.sum_biases |=
+        op->kind == MGL_OP_LINEAR_ADD && mgl_op_input(op, MGL_ROLE_BIAS) != MGL_NO_TENSOR;
     out.sinks |= mgl_op_input(op, MGL_ROLE_SINKS) != MGL_NO_TENSOR;
   }
   return out;

@@ -86,6 +86,13 @@ static void bind_linear(const mgl_cuda_addresses *a, uint32_t graph, uint32_t op
     out->norm = norm_of(a, op, 1);
   }
   out->bias = vector_at(a, a->layout->extras[op_idx]);
+  const mgl_op_range biases = mgl_op_inputs(op, MGL_ROLE_EXPERT_BIAS);
+  if (biases.count > 0) {
+    out->bias = norm_of(a, op, biases.first);
+  }
+  if (biases.count > 1) {
+    out->up_bias = norm_of(a, op, biases.first + 1);
+  }
   uint32_t logits = mgl_op_input(op, MGL_ROLE_ROUTER);
   if (logits != MGL_NO_TENSOR) {
     out->angles = mgl_cuda_pointer(mgl_cuda_activation(a, graph, logits));

@@ -221,8 +221,6 @@ static const mgl_compile_override hybrid[] = {{.op = "attend", .launch = MGL_LAU
                                               {.op = "1.gated", .launch = MGL_LAUNCH_JIT}};
 static const mgl_compile_override plain_hybrid[] = {{.op = "attention", .launch = MGL_LAUNCH_JIT},
                                                     {.op = "1.active", .launch = MGL_LAUNCH_JIT}};
-static const mgl_compile_override sinks_hybrid[] = {{.op = "attention", .launch = MGL_LAUNCH_JIT},
-                                                    {.op = "1.gated", .launch = MGL_LAUNCH_JIT}};
 
 static int32_t token_at(uint32_t sequence, uint32_t position) {
   return (int32_t)((sequence * 7919u + position * 104729u + 13u) % VOCAB);
@@ -270,9 +268,7 @@ static void run_way(const mgl_config *config, uint32_t prompt, way w, float *out
                        .seed = 5,
                        .kv_dtype = kv_dtype,
                        .launch = w.launch,
-                       .overrides = config->family == MGL_FAMILY_PHI ? plain_hybrid
-                                    : config->sinks                  ? sinks_hybrid
-                                                                     : hybrid,
+                       .overrides = config->family == MGL_FAMILY_PHI ? plain_hybrid : hybrid,
                        .override_count = w.launch == MGL_LAUNCH_AUTO ? 2 : 0,
                        .schedulers = w.schedulers};
   mgl_runner *runner = NULL;

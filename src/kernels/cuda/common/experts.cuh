@@ -15,6 +15,14 @@
 #define MGL_EXPERT_SCALE 1.0f
 #endif
 
+#ifndef MGL_EXPERT_BIASES  // of gate, up and down
+#define MGL_EXPERT_BIASES 0
+#endif
+#ifndef MGL_EXPERT_LIMIT  // of gate and up; 0: silu, not clamped
+#define MGL_EXPERT_LIMIT 0.0f
+#endif
+#define MGL_EXPERT_SLOPE 1.702f  // of silu, where these are clamped
+
 #if MGL_EXPERTS
 #define MGL_TARGET_IF_EXPERTS(...) __VA_ARGS__
 #else

@@ -44,31 +44,100 @@ MGL_DEVICE void mgl_experts_aim(const mgl_worker *w, const mgl_linear *l, uint32
   }
 }
 
+// The routes of row `row`, in shared memory: of each slot the expert's number and its weight.
+MGL_DEVICE const uint32_t *mgl_expert_routes(const mgl_worker *w, uint32_t row) {
+  return (const uint32_t *)(w->scratch + MGL_EXPERT_ROUTES_AT) +
+         row * (MGL_EXPERT_SLOTS * MGL_EXPERT_ROUTE_BYTES / (uint32_t)sizeof(uint32_t));
+}
+
 // The weight of the slot that a column of gate and up belongs to.
 MGL_DEVICE float mgl_expert_weight(const mgl_worker *w, uint32_t row, uint32_t column) {
-  uint32_t slot = row * MGL_EXPERT_SLOTS + column / MGL_EXPERT_FEATURES;
-  const float *weights = (const float *)(w->scratch + MGL_EXPERT_ROUTES_AT);
-  return weights[slot * (MGL_EXPERT_ROUTE_BYTES / sizeof(float)) + 1];
+  return __uint_as_float(mgl_expert_routes(w, row)[column / MGL_EXPERT_FEATURES * 2 + 1]);
+}
+
+// What gate and up of a column come to, which belongs to a slot of that weight.
+MGL_DEVICE float mgl_expert_activate(float gate, float up, float weight) {
+  if (MGL_EXPERT_LIMIT != 0.0f) {
+    gate = MGL_EXPERT_SLOPE * fminf(gate, MGL_EXPERT_LIMIT);
+    up = fmaxf(fminf(up, MGL_EXPERT_LIMIT), -MGL_EXPERT_LIMIT) + 1.0f;
+    weight *= 1.0f / MGL_EXPERT_SLOPE;
+  }
+  return mgl_silu_mul(gate, up * weight);
+}
+
+// Biases of an output: of gate or up one, of down one for each slot, times its weight.
+template <bool UP>
+struct mgl_expert_biases {
+  float v[UP ? 1 : MGL_EXPERT_SLOTS];
+};
+
+// Asks for the biases of an output, once the routes are there. half: of gate and up, which.
+template <bool UP>
+MGL_DEVICE void mgl_expert_ask_biases(const mgl_worker *w, const mgl_linear *l, uint32_t row,
+                                      uint32_t column, uint32_t half, bool there,
+                                      mgl_expert_biases<UP> *out) {
+  if (!MGL_EXPERT_BIASES) {
+    return;
+  }
+  const uint32_t *routes = mgl_expert_routes(w, row);
+  if (UP) {
+    const uint32_t expert = there ? routes[column / MGL_EXPERT_FEATURES * 2] : 0;
+    const float *from = (half == 0 ? l->op->bias : l->op->up_bias) +
+                        (size_t)expert * MGL_EXPERT_FEATURES + column % MGL_EXPERT_FEATURES;
+    out->v[0] = there ? mgl_load_l2_float((const uint8_t *)from) : 0.0f;
+    return;
+  }
+#pragma unroll
+  for (uint32_t i = 0; i < (UP ? 1 : MGL_EXPERT_SLOTS); i++) {
+    const float *from = l->op->bias + (size_t)routes[2 * i] * l->op->n + column;
+    out->v[i] = there ? mgl_load_l2_float((const uint8_t *)from) : 0.0f;
+  }
+}
+
+// The residual of an output of down, and the biases of its slots.
+MGL_DEVICE float mgl_expert_add_biases(const mgl_worker *w, uint32_t row, float addend,
+                                       const mgl_expert_biases<false> *biases) {
+#pragma unroll
+  for (uint32_t i = 0; i < (MGL_EXPERT_BIASES ? MGL_EXPERT_SLOTS : 0); i++) {
+    addend += __uint_as_float(mgl_expert_routes(w, row)[2 * i + 1]) * biases->v[i];
+  }
+  return addend;
+}
+
+// The biases of this thread's output of the batch at hand, as mgl_experts_aim has found it.
+template <bool UP>
+MGL_DEVICE void mgl_experts_ask_biases(const mgl_worker *w, const mgl_linear *l, uint32_t row,
+                                       const mgl_one_output *o, mgl_expert_biases<UP> *out) {
+  if (MGL_EXPERT_BIASES) {
+    const uint32_t half = UP ? w->thread % MGL_CUDA_BLOCK_ROWS / MGL_CUDA_HALF_ROWS : 0;
+    const uint32_t column = o->column - half * MGL_CUDA_HALF_ROWS;
+    const bool there = w->thread / MGL_CUDA_BLOCK_ROWS < l->blocks && column < l->op->n;
+    mgl_expert_ask_biases<UP>(w, l, row, column, half, there, out);
+  }
 }
 
 // Finishes and writes an output of token `row`.
 template <bool UP>
 MGL_DEVICE void mgl_experts_finish(const mgl_worker *w, const mgl_linear *l, uint32_t row,
-                                   const mgl_one_output *o, const float *partial) {
+                                   const mgl_one_output *o, const mgl_expert_biases<UP> *biases,
+                                   const float *partial) {
   bool mute = mgl_task_is_mute(w);
   float value = mgl_sum_of_warps<MGL_ONE_WARP_FLOATS>(partial + w->thread);
-  if (UP) {
+  if constexpr (UP) {
     value *= mgl_linear_factor<MGL_ONE_SUMS_AT>(w, l, 0);
+    if (MGL_EXPERT_BIASES) {
+      value += biases->v[0];
+    }
     float up = __shfl_down_sync(0xffffffffu, value, MGL_CUDA_HALF_ROWS);
     float weight = o->there ? mgl_expert_weight(w, row, o->column) : 0;
-    uint32_t bits = mgl_round_bf16(mgl_silu_mul(value, up * weight));
+    uint32_t bits = mgl_round_bf16(mgl_expert_activate(value, up, weight));
     uint32_t next = __shfl_down_sync(0xffffffffu, bits, 1);
     if (o->there && o->column % 2 == 0 && !mute) {
       mgl_one_write(o, bits | next << 16);
     }
   } else if (o->there) {
     size_t element = (size_t)row * l->op->n + o->column;
-    value += mgl_linear_addend(w, l, element, o->addend);
+    value += mgl_expert_add_biases(w, row, mgl_linear_addend(w, l, element, o->addend), biases);
     if (!mute) {
       mgl_one_write(o, __float_as_uint(value));
     }
@@ -129,6 +198,8 @@ MGL_DEVICE bool mgl_experts_row(mgl_worker *w, mgl_linear *l, const mgl_one_norm
   if (!l->carried) {  // now there is a residual
     mgl_experts_aim<UP>(w, l, row, &output);
   }
+  mgl_expert_biases<UP> biases;
+  mgl_experts_ask_biases<UP>(w, l, row, &output, &biases);
   if (!early) {
     mgl_one_await<UP, P>(w, l, &mine);
     mgl_one_round<UP, P>(l, &mine, norm, &columns, &squares);
@@ -141,13 +212,14 @@ MGL_DEVICE bool mgl_experts_row(mgl_worker *w, mgl_linear *l, const mgl_one_norm
     mgl_one_batch(w, l, &columns, partial, pages, &ring, &aside);
     mgl_sync_consumers();
     if (w->thread < MGL_ONE_OUTPUTS) {
-      mgl_experts_finish<UP>(w, l, row, &output, partial);
+      mgl_experts_finish<UP>(w, l, row, &output, &biases, partial);
     }
     if (l->block + l->blocks == slot->end) {
       break;
     }
     mgl_one_batch_of(l, l->block + l->blocks, slot->end);
     mgl_experts_aim<UP>(w, l, row, &output);
+    mgl_experts_ask_biases<UP>(w, l, row, &output, &biases);
     buffer ^= 1;
   }
   w->page = ring.page;
@@ -202,6 +274,8 @@ MGL_DEVICE bool mgl_experts_coded_row(mgl_worker *w, mgl_linear *l, const mgl_on
   if (!l->carried) {  // now there is a residual
     mgl_experts_aim<UP>(w, l, row, &output);
   }
+  mgl_expert_biases<UP> biases;
+  mgl_experts_ask_biases<UP>(w, l, row, &output, &biases);
   if (early) {
     mgl_task_began(w);
   } else {
@@ -214,13 +288,14 @@ MGL_DEVICE bool mgl_experts_coded_row(mgl_worker *w, mgl_linear *l, const mgl_on
     mgl_coded_batch<UP, P>(w, l, &columns, partial, &page, &ring);
     mgl_sync_consumers();
     if (w->thread < MGL_ONE_OUTPUTS) {
-      mgl_experts_finish<UP>(w, l, row, &output, partial);
+      mgl_experts_finish<UP>(w, l, row, &output, &biases, partial);
     }
     if (l->block + l->blocks == slot->end) {
       break;
     }
     mgl_one_batch_of(l, l->block + l->blocks, slot->end);
     mgl_experts_aim<UP>(w, l, row, &output);
+    mgl_experts_ask_biases<UP>(w, l, row, &output, &biases);
     buffer ^= 1;
   }
   w->page = ring.page;

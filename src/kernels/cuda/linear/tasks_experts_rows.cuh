@@ -198,18 +198,33 @@ MGL_DEVICE void mgl_part_block(mgl_worker *w, const mgl_linear *l, const mgl_par
   }
 }
 
+// Asks for the bias of what a row block makes of this thread's column. block: of the expert's.
+MGL_DEVICE void mgl_part_ask_bias(const mgl_worker *w, const mgl_linear *l, mgl_part_column column,
+                                  uint32_t block, mgl_expert_biases<true> *out) {
+  if (MGL_EXPERT_BIASES) {
+    const uint32_t at = column.slot * MGL_EXPERT_FEATURES + block * MGL_CUDA_HALF_ROWS +
+                        w->thread % MGL_CUDA_HALF_ROWS;
+    mgl_expert_ask_biases<true>(w, l, column.row, at,
+                                w->thread % MGL_CUDA_BLOCK_ROWS / MGL_CUDA_HALF_ROWS, column.there,
+                                out);
+  }
+}
+
 // Finishes and writes what a row block makes of this thread's column. block: of the expert's.
 MGL_DEVICE void mgl_part_finish(const mgl_worker *w, const mgl_linear *l, uint32_t buffer,
-                                mgl_part_column column, uint32_t block) {
+                                mgl_part_column column, uint32_t block, float bias) {
   const uint32_t feature = w->thread % MGL_CUDA_BLOCK_ROWS;
   const bool there = column.there && feature < MGL_CUDA_HALF_ROWS;
   const float factor = mgl_linear_factor<MGL_HIT_SQUARES_AT>(w, l, w->thread / MGL_CUDA_BLOCK_ROWS);
-  const float value = mgl_hit_total<1>(w, buffer) * factor;
+  float value = mgl_hit_total<1>(w, buffer) * factor;
+  if (MGL_EXPERT_BIASES) {
+    value += bias;
+  }
   const float up = __shfl_down_sync(0xffffffffu, value, MGL_CUDA_HALF_ROWS);
   const float weight = __uint_as_float(mgl_expert_word(
       w, MGL_EXPERT_ROUTES_AT +
              (column.row * MGL_EXPERT_SLOTS + column.slot) * MGL_EXPERT_ROUTE_BYTES + 4));
-  const uint32_t bits = mgl_round_bf16(mgl_silu_mul(value, up * weight));
+  const uint32_t bits = mgl_round_bf16(mgl_expert_activate(value, up, weight));
   const uint32_t next = __shfl_down_sync(0xffffffffu, bits, 1);
   if (there && feature % 2 == 0 && !mgl_task_is_mute(w)) {
     const uint32_t at = column.slot * MGL_EXPERT_FEATURES + block * MGL_CUDA_HALF_ROWS + feature;
@@ -248,11 +263,13 @@ MGL_DEVICE bool mgl_parts_run(mgl_worker *w, const mgl_linear *l) {
 #pragma unroll 1
     for (; i < behind; i++, buffer ^= 1) {
       float sums[1][4] = {};
+      mgl_expert_biases<true> bias = {};
+      mgl_part_ask_bias(w, l, column, i % MGL_HIT_UP_BLOCKS, &bias);
       mgl_part_block<P>(w, l, &x, sums);
       mgl_hit_share_sums<1>(w, buffer, sums);
       mgl_sync_consumers();
       if (w->thread < outputs) {
-        mgl_part_finish(w, l, buffer, column, i % MGL_HIT_UP_BLOCKS);
+        mgl_part_finish(w, l, buffer, column, i % MGL_HIT_UP_BLOCKS, bias.v[0]);
       }
     }
   }
@@ -400,15 +417,16 @@ MGL_DEVICE void mgl_hit_down_page(mgl_worker *w, mgl_linear *l, uint32_t at,
 }
 
 MGL_DEVICE void mgl_hit_finish_down(const mgl_worker *w, const mgl_linear *l, uint32_t buffer,
-                                    uint32_t block, float addend) {
+                                    uint32_t block, float addend,
+                                    const mgl_expert_biases<false> *biases) {
   const uint32_t row = l->first_row + w->thread / MGL_CUDA_BLOCK_ROWS;
   const uint32_t column = block * MGL_CUDA_BLOCK_ROWS + w->thread % MGL_CUDA_BLOCK_ROWS;
   const size_t element = (size_t)row * l->op->n + column;
   if (row >= l->rows) {
     return;
   }
-  const float value =
-      mgl_hit_total<MGL_HIT_TILES>(w, buffer) + mgl_linear_addend(w, l, element, addend);
+  addend = mgl_expert_add_biases(w, row, mgl_linear_addend(w, l, element, addend), biases);
+  const float value = mgl_hit_total<MGL_HIT_TILES>(w, buffer) + addend;
   if (!mgl_task_is_mute(w)) {
     mgl_write_word((uint8_t *)l->op->out + element * sizeof(float), __float_as_uint(value),
                    mgl_task_slot(w), mgl_has_copies(l->op));
@@ -429,6 +447,8 @@ MGL_DEVICE void mgl_hit_down_block(mgl_worker *w, mgl_linear *l, uint32_t pass, 
     addend = mgl_load_l2_float((const uint8_t *)l->op->residual + l->copy_at +
                                ((size_t)row * l->op->n + column) * sizeof(float));
   }
+  mgl_expert_biases<false> biases;
+  mgl_expert_ask_biases<false>(w, l, row < l->rows ? row : 0, column, 0, row < l->rows, &biases);
   const uint32_t pages = mgl_hit_count(w, pass) * mgl_hit_down<P>::PAGES;
 #pragma unroll
   for (uint32_t i = 0; i + 1 < ahead; i++) {
@@ -452,7 +472,7 @@ MGL_DEVICE void mgl_hit_down_block(mgl_worker *w, mgl_linear *l, uint32_t pass, 
   }
   mgl_hit_share_sums<MGL_HIT_TILES>(w, buffer, sums);
   mgl_sync_consumers();
-  mgl_hit_finish_down(w, l, buffer, block, addend);
+  mgl_hit_finish_down(w, l, buffer, block, addend, &biases);
 }
 
 template <mgl_packing P>

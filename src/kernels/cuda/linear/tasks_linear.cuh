@@ -431,6 +431,13 @@ MGL_DEVICE float mgl_linear_addend(const mgl_worker *w, const mgl_linear *l, siz
   return addend;
 }
 
+// The addend of an output with a residual, of a linear that has a bias besides.
+MGL_DEVICE float mgl_linear_biased(const mgl_linear *l, uint32_t column, float value) {
+  return MGL_HAS_SUM_BIASES && l->kind == MGL_OP_LINEAR_ADD && l->op->bias != nullptr
+             ? value + __ldg(l->op->bias + column)
+             : value;
+}
+
 // Writes outputs of gate_up, where two neighbouring columns are a word. All lanes of a warp call
 // it.
 template <typename shape>
@@ -487,7 +494,7 @@ MGL_DEVICE void mgl_linear_finish(const mgl_worker *w, const mgl_linear *l,
       }
       continue;
     }
-    value += mgl_linear_addend(w, l, o->at, o->addend);
+    value = mgl_linear_biased(l, o->column, value) + mgl_linear_addend(w, l, o->at, o->addend);
     if (!mute) {
       mgl_write_word(out + o->at * sizeof(float), __float_as_uint(value), slot, copies);
     }

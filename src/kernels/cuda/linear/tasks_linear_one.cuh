@@ -507,7 +507,7 @@ MGL_DEVICE void mgl_one_put(const mgl_worker *w, const mgl_linear *l, const mgl_
     }
     return;
   }
-  value += mgl_linear_addend(w, l, o->column, o->addend);
+  value = mgl_linear_biased(l, o->column, value) + mgl_linear_addend(w, l, o->column, o->addend);
   if (!mute) {
     mgl_one_write(o, __float_as_uint(value));
   }

@@ -75,7 +75,19 @@ enum { MGL_ORDERED_PAIRS = MGL_ORDERED_FEATURES / 2 };  // features of gate and 
 
 MGL_PLAIN_FN void mgl_ordered_activate(const mgl_plain_op *op, uint32_t row, uint32_t n, float gate,
                                        float up) {
-  const float scaled = up * mgl_plain_weight_of(&op->in[1], row);
+  const float limit = (float)op->attrs[MGL_ATTR_LIMIT];
+  float weight = mgl_plain_weight_of(&op->in[1], row);
+  if (op->input_count > 4) {
+    const uint64_t bias = (uint64_t)mgl_plain_expert_of(&op->in[1], row) * op->out.width + n;
+    gate += mgl_plain_f32(&op->in[4])[bias];
+    up += mgl_plain_f32(&op->in[5])[bias];
+  }
+  if (limit != 0) {  // as mgl_expert_activate
+    gate = MGL_PLAIN_CLAMPED_SLOPE * fminf(gate, limit);
+    up = fmaxf(fminf(up, limit), -limit) + 1.0f;
+    weight *= 1.0f / MGL_PLAIN_CLAMPED_SLOPE;
+  }
+  const float scaled = up * weight;
   const float value =
       mgl_plain_divide_fast(gate, 1.0f + mgl_plain_exp_fast(-gate)) * scaled;  // as mgl_silu_mul
   mgl_plain_store(op->out.data, op->out.dtype, (uint64_t)row * op->out.width + n, value);
@@ -138,8 +150,7 @@ MGL_PLAIN_FN void mgl_ordered_gate_up_tile(const mgl_plain_op *op, mgl_plain_pla
 
 MGL_PLAIN_FN void mgl_plain_expert_gate_up(const mgl_plain_op *op, mgl_plain_place at) {
   const bool ordered = mgl_ordered_takes(op, &op->in[0], &op->in[2]) &&
-                       mgl_ordered_takes(op, &op->in[0], &op->in[3]) && op->input_count == 4 &&
-                       op->attrs[MGL_ATTR_LIMIT] == 0;
+                       mgl_ordered_takes(op, &op->in[0], &op->in[3]);
   if (!ordered) {
     mgl_plain_gate_up(op, at);
     return;
@@ -170,18 +181,24 @@ MGL_PLAIN_FN void mgl_ordered_down_tile(const mgl_plain_op *op, uint32_t n, uint
   s.high = n + row + 8 < features ? n + row + 8 : MGL_ORDERED_NO_ROW;
   mgl_ordered_multiply(op, &s, &parts);
   if (feature < MGL_ORDERED_FEATURES && n + feature < features) {
+    if (op->input_count > 4) {
+      mgl_plain_add_biases(op, t, n + feature);
+    }
     out[n + feature] += mgl_ordered_total(op, &s, &parts, 0, feature);
   }
 #else
   for (uint32_t i = n; i < n + MGL_ORDERED_FEATURES && i < features; i++) {
     s.low = i;
+    if (op->input_count > 4) {
+      mgl_plain_add_biases(op, t, i);
+    }
     out[i] += mgl_ordered_one(op, &s);
   }
 #endif
 }
 
 MGL_PLAIN_FN void mgl_plain_expert_down(const mgl_plain_op *op, mgl_plain_place at) {
-  if (!mgl_ordered_takes(op, &op->in[1], &op->in[3]) || op->input_count != 4) {
+  if (!mgl_ordered_takes(op, &op->in[1], &op->in[3])) {
     mgl_plain_down(op, at);
     return;
   }

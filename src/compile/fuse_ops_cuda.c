@@ -142,7 +142,7 @@ static mgl_status check_features(const mgl_graph *program, const mgl_op *op, mgl
     return lacks("a layer norm", name, err);
   }
   if (op->kind == MGL_OP_LINEAR && mgl_op_input(op, MGL_ROLE_BIAS) != MGL_NO_TENSOR) {
-    return lacks("a bias of the output projection or of the feed-forward part", name, err);
+    return lacks("a bias of the feed-forward part", name, err);
   }
   if (op->kind == MGL_OP_ROPE_ANGLES && op->attrs[MGL_ATTR_ORIGINAL] != 0) {
     return lacks("a rope that depends on the sequence's length (dynamic, longrope)", name, err);

@@ -38,10 +38,29 @@
   "\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\","             \
   "\"quantization_config\":{" quantization "}}"
 
+// gpt-oss, with windows shorter than a chunk of attention.
+#define OSS(hidden, features, more)                                                            \
+  "{\"architectures\":[\"GptOssForCausalLM\"],\"model_type\":\"gpt_oss\",\"vocab_size\":1000," \
+  "\"hidden_size\":" #hidden ",\"intermediate_size\":" #features                               \
+  ",\"num_local_experts\":12,\"num_experts_per_tok\":4,\"num_hidden_layers\":3,"               \
+  "\"num_attention_heads\":16,\"num_key_value_heads\":2,\"head_dim\":64,"                      \
+  "\"max_position_embeddings\":16384,\"rms_norm_eps\":1e-5,\"rope_theta\":150000,"             \
+  "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":32.0,\"beta_fast\":32.0,"               \
+  "\"beta_slow\":1.0,\"truncate\":false,\"original_max_position_embeddings\":4096},"           \
+  "\"attention_bias\":true,\"swiglu_limit\":7.0,\"sliding_window\":40,"                        \
+  "\"tie_word_embeddings\":false,\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\"" more "}"
+
 static const struct {
   const char *name;
   const char *json;
 } small_models[] = {
+    {"oss", OSS(1024, 256, "")},
+    {"windows",  // longer and shorter than a chunk, in every layer
+     "{\"architectures\":[\"MistralForCausalLM\"],\"model_type\":\"mistral\",\"vocab_size\":1000,"
+     "\"hidden_size\":256,\"intermediate_size\":640,\"num_hidden_layers\":3,"
+     "\"num_attention_heads\":8,\"num_key_value_heads\":2,\"head_dim\":64,\"sliding_window\":200,"
+     "\"max_position_embeddings\":16384,\"rms_norm_eps\":1e-6,\"rope_theta\":10000,"
+     "\"tie_word_embeddings\":false,\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\"}"},
     {"experts_fp8",
      CODED_MIXTURE(768, 40, 4, "\"quant_method\":\"fp8\",\"weight_block_size\":[128,128]")},
     {"experts_int4", CODED_MIXTURE(256, 24, 8, INT4("true", 128))},

@@ -159,4 +159,10 @@ void gpu_ops_same_run(gpu_bench *bench, int count, char **arguments) {
         .expert_count = 16, .slots = 4, .inner_size = 256, .renormalise = true, .scale = 1};
     compare_model(bench, &config, 150, MIXTURE_OPS);
   }
+  if (only[0] == 0 || strcmp(only, "oss") == 0) {
+    gpu_model oss;
+    gpu_model_open("oss", &oss);
+    compare_model(bench, &oss.config, 150, MIXTURE_OPS);
+    gpu_model_close(&oss);
+  }
 }

@@ -164,12 +164,11 @@ static void features_without_kernels_are_refused(void **state) {
     mgl_config config;
     const char *message;
   } cases[] = {
-      {.config = {.output_bias = true, .qkv_bias = true},
-       .message = "a bias of the output projection"},
-      {.config = {.mlp_bias = true}, .message = "a bias of the output projection or of the feed"},
+      {.config = {.output_bias = true, .qkv_bias = true}, .message = NULL},
+      {.config = {.mlp_bias = true}, .message = "a bias of the feed-forward part"},
       {.config = {.rope = dynamic}, .message = "depends on the sequence's length"},
       {.config = {.rope = longrope}, .message = "depends on the sequence's length"},
-      {.config = {.window_tokens = 16, .window_layers = {2}}, .message = "a sliding window"},
+      {.config = {.window_tokens = 16, .window_layers = {2}}, .message = NULL},
       {.config = {.rotary_dim = 16}, .message = "partial rotary"},
       {.config = {.rotary_dim = 16, .rope = yarn}, .message = "multiplies parts of heads"},
       {.config = {.family = MGL_FAMILY_PHI, .qkv_bias = true},

@@ -152,14 +152,16 @@ static void match_gate_up(fuser *f, uint32_t at) {
 }
 
 // Whether the tasks of a GPU have these experts: in bf16 or codes (which of them, lower/packed.h
-// says), of sizes that linears of one token have (tasks_linear_one.cuh), chosen by a softmax.
+// says), of sizes that linears of one token have (tasks_linear_one.cuh), chosen by a softmax. Of
+// bf16 rows are whole pairs of pages; those of codes may end within a panel, which x fills up.
 static bool are_tasks_for(const fuser *f, const mgl_op *route, const mgl_op *up,
                           const mgl_op *down) {
   const mgl_tensor *w = mgl_graph_input(f->in, up, MGL_ROLE_EXPERTS);
   const mgl_tensor *w_down = mgl_graph_input(f->in, down, MGL_ROLE_EXPERTS);
   const uint32_t slots = mgl_op_slots(f->in, up);
   const uint32_t width = w->dims[2].number, features = w->dims[1].number;
-  const uint32_t step = 2 * MGL_CUDA_PAGE_K;
+  const bool codes = mgl_dtype_is_code(w->dtype) && mgl_dtype_is_code(w_down->dtype);
+  const uint32_t step = codes ? MGL_CUDA_K_ALIGN : 2 * MGL_CUDA_PAGE_K;
   const bool packs = mgl_dtype_fits_bf16(w->dtype) && mgl_dtype_fits_bf16(w_down->dtype);
   return f->act == MGL_DTYPE_BF16 && packs && route->attrs[MGL_ATTR_SCORES] != MGL_SCORES_SIGMOID &&
          (route->attrs[MGL_ATTR_GROUPS] <= 1 || route->attrs[MGL_ATTR_TOP_GROUPS] == 0) &&
@@ -176,8 +178,8 @@ static void match_experts(fuser *f, uint32_t at) {
   const bool biased = down->input_count == 5;
   uint32_t up_idx = sole_producer_of(f, down->inputs[1], MGL_OP_EXPERT_GATE_UP, biased ? 2 : 0);
   uint32_t route_idx = producer_of(f, down->inputs[2], MGL_OP_ROUTE, 0);
-  if (up_idx == NONE || route_idx == NONE ||
-      ops[up_idx].inputs[1] != down->inputs[2] || f->reads[down->inputs[2]] != 2) {
+  if (up_idx == NONE || route_idx == NONE || ops[up_idx].inputs[1] != down->inputs[2] ||
+      f->reads[down->inputs[2]] != 2) {
     return;
   }
   const mgl_op *up = &ops[up_idx];

@@ -621,8 +621,7 @@ static builder build(const mgl_graph *program, const mgl_stages_options *options
 static bool has_kernel(const mgl_graph *program, const mgl_op *op) {
   bool mixture = op->kind == MGL_OP_ROUTER || mgl_packed_matrices_of(program, op).experts > 0;
   bool cut = op->attrs[MGL_ATTR_WINDOW] != 0 || mgl_op_input(op, MGL_ROLE_SINKS) != MGL_NO_TENSOR;
-  bool biased =
-      op->kind == MGL_OP_LINEAR_ADD && mgl_op_input(op, MGL_ROLE_BIAS) != MGL_NO_TENSOR;
+  bool biased = op->kind == MGL_OP_LINEAR_ADD && mgl_op_input(op, MGL_ROLE_BIAS) != MGL_NO_TENSOR;
   return !mixture && !cut && !biased && op->kind != MGL_OP_ALL_REDUCE;
 }
 

@@ -131,9 +131,9 @@ typedef struct mgl_cuda_op {
     const float *residual;  // [T, n]
     const float *up_bias;   // of gate and up of experts, with `bias`
   };
-  void *out;               // embed, linear, qkv_proj, linear_add, logits: f32; else bf16
-  const float *angles;     // attend: [T, HD / 2, 2] cos and sin; rope_angles: [HD / 2] frequencies;
-                           // of experts: [T, E] the router's logits
+  void *out;            // embed, linear, qkv_proj, linear_add, logits: f32; else bf16
+  const float *angles;  // attend: [T, HD / 2, 2] cos and sin; rope_angles: [HD / 2] frequencies;
+                        // of experts: [T, E] the router's logits
   union {
     const float *q_norm;  // attend: [HD] or NULL
     uint64_t exchange;  // linear_add over several ranks: which of those of the program, from 1 on;

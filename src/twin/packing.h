@@ -197,10 +197,11 @@ typedef enum mgl_packing {
   MGL_PACKING_E4M3,
   MGL_PACKING_I8,
   MGL_PACKING_I4,
-  MGL_PACKING_Z4,  // codes of I4 with a zero point for each group
+  MGL_PACKING_Z4,   // codes of I4 with a zero point for each group
+  MGL_PACKING_MX4,  // E2M1, of experts alone
   MGL_PACKING_COUNT,
 } mgl_packing;
-#define MGL_PACKING_NAMES "bf16", "e4m3", "i8", "i4", "z4"
+#define MGL_PACKING_NAMES "bf16", "e4m3", "i8", "i4", "z4", "mx4"
 
 // A row block of codes is panels, one after the other: each has 1024 elements of the 16 rows, the
 // last one filled up with codes of scale 0. A panel is its codes in the order in which tensor cores
@@ -213,7 +214,8 @@ typedef enum mgl_packing {
 // In 64 columns, lane 4 g + t of a warp has the elements 32 j + 8 t + 4 s + 2 h + i of rows g + 8 u
 // (j, s, h, i, u: 0 or 1). Codes of 8 bits: byte 2 i + h of the lane's 32-bit word 2 s + u of the
 // 16 bytes at 512 j + 16 lane. Codes of 4 bits: word 2 j + s of the 16 bytes at 16 lane, bits 4 u
-// of byte 2 i + h.
+// of byte 2 i + h. Of E2M1 the four codes of a row are neighbours, since they choose bytes of a table
+// (mgl_e2m1_four): bits 16 u + 4 (2 i + h) of that word; and there is no code of -0.
 enum {
   MGL_PANEL_K = 1024,
   MGL_PANEL_COLUMNS = 64,
@@ -290,7 +292,7 @@ typedef struct mgl_code_rows {
 MGL_SHARED_FN uint32_t mgl_code_of(mgl_packing packing, const mgl_code_rows *m, uint32_t row,
                                    uint32_t element) {
   if (row >= m->row_count || element >= m->k) {
-    return mgl_packing_bits(packing) == 4 ? 8 : 0;
+    return mgl_packing_bits(packing) == 4 && packing != MGL_PACKING_MX4 ? 8 : 0;
   }
   const uint8_t *from = m->rows + (uint64_t)row * m->row_bytes;
   if (mgl_packing_bits(packing) != 4) {
@@ -298,7 +300,8 @@ MGL_SHARED_FN uint32_t mgl_code_of(mgl_packing packing, const mgl_code_rows *m, 
   }
   uint32_t place = element % 128 / 32;  // base/form.h
   uint32_t byte = from[element / 128 * 64 + element % 32 * 2 + place / 2];
-  return byte >> 4 * (place % 2) & 15;
+  const uint32_t code = byte >> 4 * (place % 2) & 15;
+  return packing == MGL_PACKING_MX4 && code == 8 ? 0 : code;
 }
 
 // 32-bit word `index` of the codes of panel `panel` of the row block that begins with these rows.
@@ -315,7 +318,8 @@ MGL_SHARED_FN uint32_t mgl_panel_word(mgl_packing packing, const mgl_code_rows *
     for (uint32_t i = 0; i < 8; i++) {  // 2 h + u in the two low bits, i above
       uint32_t element = first + word / 2 * 32 + word % 2 * 4 + i / 2 % 2 * 2 + i / 4;
       uint32_t code = mgl_code_of(packing, m, rows[i % 2] + g, element);
-      out |= code << (i % 4 * 4 + i / 4 * 16);
+      out |= packing == MGL_PACKING_MX4 ? code << (i % 2 * 16 + (i / 4 * 2 + i / 2 % 2) * 4)
+                                        : code << (i % 4 * 4 + i / 4 * 16);
     }
     return out;
   }
@@ -328,6 +332,9 @@ MGL_SHARED_FN uint32_t mgl_panel_word(mgl_packing packing, const mgl_code_rows *
 
 // The bits of word `index` of codes that are of rows of half u.
 MGL_SHARED_FN uint32_t mgl_panel_half_mask(mgl_packing packing, uint32_t u, uint32_t index) {
+  if (packing == MGL_PACKING_MX4) {
+    return u == 0 ? 0xffffu : 0xffff0000u;
+  }
   if (mgl_packing_bits(packing) == 4) {
     return u == 0 ? 0x0f0f0f0fu : 0xf0f0f0f0u;
   }

@@ -54,7 +54,8 @@ static void size_mixture(const mgl_graph *program, const mgl_op *op, mgl_cuda_op
   }
   out->flags |= MGL_CUDA_EXPERTS;
   out->k = (uint32_t)mgl_tensor_row_elements(mgl_graph_input(program, op, MGL_ROLE_X));
-  out->k_padded = out->k;
+  const uint32_t whole = mgl_op_packing(out) == MGL_PACKING_BF16 ? 1 : MGL_PANEL_K;
+  out->k_padded = (out->k + whole - 1) / whole * whole;
   out->row_tiles = 1;
   out->passes = 1;
 }

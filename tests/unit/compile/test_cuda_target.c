@@ -13,6 +13,7 @@
 
 #include "base/alloc.h"
 #include "compile/compile.h"
+#include "lower/packed.h"
 #include "model/model_folder.h"
 #include "support/programs.h"
 #include "task/tile.h"
@@ -576,6 +577,28 @@ static void tasks_of_mixtures_are_even(void **state) {
   mgl_graph_destroy(fused);
 }
 
+// All that gpt-oss has is in the ops of tasks: windows in turn, sinks, biases, the clamped activation.
+static void gpt_oss_is_fused(void **state) {
+  (void)state;
+  mgl_graph *fused = read_bench_config("gpt-oss-20b");
+  uint32_t windows = 0;
+  for (size_t i = 0; i < fused->op_count; i++) {
+    const mgl_op *op = &fused->ops[i];
+    windows += op->kind == MGL_OP_ATTEND && op->attrs[MGL_ATTR_WINDOW] == 128;
+    assert_true((op->kind == MGL_OP_ATTEND) == (mgl_op_input(op, MGL_ROLE_SINKS) != MGL_NO_TENSOR));
+    assert_true(
+        op->kind != MGL_OP_EXPERTS_UP ||
+        (op->attrs[MGL_ATTR_LIMIT] == 7 && mgl_op_inputs(op, MGL_ROLE_EXPERT_BIAS).count == 2));
+    assert_true(op->kind != MGL_OP_EXPERTS_DOWN ||
+                mgl_op_inputs(op, MGL_ROLE_EXPERT_BIAS).count == 1);
+    bool biased = op->kind == MGL_OP_LINEAR_ADD || op->kind == MGL_OP_ROUTER;
+    assert_true(!biased || mgl_op_inputs(op, MGL_ROLE_BIAS).count == 1);
+  }
+  assert_int_equal(windows, 12);
+  MUST(mgl_packed_check(fused, &err));
+  mgl_graph_destroy(fused);
+}
+
 static void mixtures_without_kernels_are_refused(void **state) {
   (void)state;
   mgl_config configs[5];
@@ -618,6 +641,7 @@ int main(void) {
       cmocka_unit_test(json_keeps_the_target),
       cmocka_unit_test(mixtures_become_three_ops),
       cmocka_unit_test(tasks_of_mixtures_are_even),
+      cmocka_unit_test(gpt_oss_is_fused),
       cmocka_unit_test(mixtures_without_kernels_are_refused),
       cmocka_unit_test(targets_have_names),
   };

@@ -24,7 +24,8 @@ typedef struct kind {
 static const kind kinds[] = {{MGL_PACKING_E4M3, MGL_DTYPE_E4M3, 256, false},
                              {MGL_PACKING_I8, MGL_DTYPE_I8, 256, false},
                              {MGL_PACKING_I4, MGL_DTYPE_I4, 16, false},
-                             {MGL_PACKING_Z4, MGL_DTYPE_I4, 16, true}};
+                             {MGL_PACKING_Z4, MGL_DTYPE_I4, 16, true},
+                             {MGL_PACKING_MX4, MGL_DTYPE_E2M1, 16, false}};
 
 // A matrix in rows, with codes and scales that follow no pattern of the layout.
 static unsigned char *make_rows(mgl_form form, unsigned codes, uint32_t row_count, uint32_t k,
@@ -62,6 +63,11 @@ static unsigned find_code(mgl_packing packing, const uint8_t *panel, uint32_t ro
   uint32_t word;
   if (packing >= MGL_PACKING_I4) {
     memcpy(&word, panel + column * 512 + 16 * lane + (2 * j + s) * 4, sizeof word);
+    if (packing == MGL_PACKING_MX4) {
+      const unsigned code = word >> (16 * u + 4 * (2 * i + h)) & 15;
+      assert_int_not_equal(code, 8);
+      return code;
+    }
     return word >> (4 * (2 * h + u) + 16 * i) & 15;
   }
   return panel[column * 1024 + 512 * j + 16 * lane + (2 * s + u) * 4 + 2 * i + h];

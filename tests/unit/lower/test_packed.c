@@ -58,6 +58,7 @@ static void mixtures_of_codes_become_panels(void **state) {
                {768, {.dtype = MGL_DTYPE_I4, .group = 32, .offsets = true}, true},
                {768, {.dtype = MGL_DTYPE_E4M3, .group = 512}, false},
                {768, {.dtype = MGL_DTYPE_I8, .group = MGL_FORM_WHOLE_ROW}, false},
+               {320, {.dtype = MGL_DTYPE_E2M1, .group = 32}, true},
                {1024, {.dtype = MGL_DTYPE_I8, .group = MGL_FORM_WHOLE_ROW}, true}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     mgl_error err = {0};

@@ -31,6 +31,9 @@
 
 enum {
   MGL_HAS_EXPERTS = MGL_EXPERTS != 0,
+  // Of codes: rows of gate and up, or of down over all slots, end within a panel. There x is 0.
+  MGL_EXPERTS_CUT =
+      MGL_EXPERT_WIDTH % 1024 != 0 || MGL_EXPERT_SLOTS * MGL_EXPERT_FEATURES % 1024 != 0,
   // In scratch, of each slot of each token: the number of its expert and its weight. Before that
   // lies what linears of one token use.
   MGL_EXPERT_ROUTES_AT = 8192,
@@ -70,7 +73,8 @@ enum {
       (MGL_EXPERT_PARTS_AT + MGL_EXPERT_MOST_PARTS * MGL_EXPERT_HIT_BYTES + 127) / 128 * 128,
   // Only where there is room for all that.
   MGL_EXPERTS_BY_HITS = MGL_HAS_EXPERTS && MGL_EXPERT_SLOTS < 15 && MGL_CUDA_MAX_TOKENS == 64 &&
-                        MGL_EXPERTS <= 512 && MGL_EXPERT_SUMS_AT + 8192 <= 32768,
+                        MGL_EXPERTS <= 512 && MGL_EXPERT_WIDTH % 1024 == 0 &&
+                        MGL_EXPERT_SUMS_AT + 8192 <= 32768,
 };
 
 // Where the share of gate and up that ends, or begins, with row block `at` of S * F features does

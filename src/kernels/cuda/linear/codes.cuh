@@ -56,8 +56,10 @@ struct mgl_coded {
   // Sums of products: those of f16 are of half a share at most, since for one token the halves are
   // multiplied by different columns.
   static constexpr int CHAINS = WHOLE || MGL_SHARE_SUMS > 2 ? (int)MGL_SHARE_SUMS : 2;
-  static constexpr int X_SHIFT = WHOLE ? 13 : 14;     // the logarithm of the largest x
-  static constexpr int CODE_SHIFT = NIBBLES ? 4 : 0;  // and of what a code of 1 is in its operand
+  static constexpr int X_SHIFT = WHOLE ? 13 : 14;      // the logarithm of the largest x
+  static constexpr bool TABLE = P == MGL_PACKING_MX4;  // codes choose their operands from one
+  // And of what a code of 1 is in its operand.
+  static constexpr int CODE_SHIFT = TABLE ? 1 : NIBBLES ? 4 : 0;
 };
 
 // --- codes ---------------------------------------------------------------------------------------
@@ -152,10 +154,29 @@ MGL_DEVICE uint32_t mgl_word_of(uint4 v, int i) {
   return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
+// Twice the values of four codes of E2M1, in the lower half of `codes`, as bytes. prmt makes of a
+// code a byte of the table, or, of one with a sign, the table's sign bits: so of tables without and
+// with them sizes and signs. There is no -0, of which a carry would go to the next byte.
+MGL_DEVICE uint32_t mgl_e2m1_four(uint32_t codes) {
+  uint32_t sizes, signs;  // signs: 0x80, or 0xff
+  asm("prmt.b32 %0, %1, %2, %3;"
+      : "=r"(sizes)
+      : "r"(0x03020100u), "r"(0x0c080604u), "r"(codes & 0x7777u));
+  asm("prmt.b32 %0, %1, %1, %2;" : "=r"(signs) : "r"(0x80808080u), "r"(codes));
+  return (sizes ^ signs ^ 0x80808080u) + (signs & 0x01010101u) * 0x81u;
+}
+
 // Operand a of a chunk, of whole numbers.
 template <mgl_packing P>
 MGL_DEVICE void mgl_decode_whole(const mgl_share<P> *s, uint32_t signs, int chunk, uint32_t a[4]) {
-  if constexpr (mgl_coded<P>::NIBBLES) {
+  if constexpr (mgl_coded<P>::TABLE) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      const uint32_t word = mgl_word_of(s->v[chunk / 2], chunk % 2 * 2 + i);
+      a[2 * i] = mgl_e2m1_four(word);
+      a[2 * i + 1] = mgl_e2m1_four(word >> 16);
+    }
+  } else if constexpr (mgl_coded<P>::NIBBLES) {
 #pragma unroll
     for (int i = 0; i < 2; i++) {  // 16 times the code less 8
       const uint32_t word = mgl_word_of(s->v[chunk / 2], chunk % 2 * 2 + i);

@@ -17,6 +17,7 @@
 #ifndef MGL_KERNELS_CUDA_LINEAR_TASKS_LINEAR_ONE_CUH
 #define MGL_KERNELS_CUDA_LINEAR_TASKS_LINEAR_ONE_CUH
 
+#include "kernels/cuda/common/experts.cuh"
 #include "kernels/cuda/linear/tasks_linear.cuh"
 
 enum {
@@ -60,6 +61,13 @@ MGL_DEVICE uint32_t mgl_one_piece(const mgl_worker *w, uint32_t round) {
                                : (round / 2 * MGL_ONE_PIECES + w->lane / 4) * 2 + round % 2;
 }
 
+// Whether the row has that piece; of experts of codes some are behind its end.
+template <mgl_packing P>
+MGL_DEVICE bool mgl_one_has(const mgl_worker *w, const mgl_linear *l, uint32_t piece) {
+  const bool cut = MGL_HAS_EXPERTS && MGL_EXPERTS_CUT && P != MGL_PACKING_BF16;
+  return piece < 2 * l->pages && (!cut || mgl_one_element<P>(w, piece) < l->k);
+}
+
 // This lane's groups of x, as they lie in memory; bf16 fills only [][0].
 template <bool NORMED>
 struct mgl_one_x {
@@ -75,7 +83,7 @@ MGL_DEVICE void mgl_one_ask(const mgl_worker *w, const mgl_linear *l, const uint
 #pragma unroll
   for (uint32_t round = 0; round < mgl_one_x<NORMED>::ROUNDS; round++) {
     uint32_t piece = mgl_one_piece<P>(w, round);
-    if (round < rounds && piece < 2 * l->pages) {
+    if (round < rounds && mgl_one_has<P>(w, l, piece)) {
       const uint8_t *from = x + (size_t)mgl_one_element<P>(w, piece) * bytes;
       out->v[round][0] = mgl_load_l2(from);
       if (NORMED) {
@@ -138,7 +146,7 @@ MGL_DEVICE void mgl_one_load_norm(const mgl_worker *w, const mgl_linear *l, mgl_
   for (uint32_t round = 0; round < MGL_ONE_NORMED_ROUNDS; round++) {
     uint32_t piece = mgl_one_piece<P>(w, round);
     norm->v[round][0] = norm->v[round][1] = {};
-    if (piece < 2 * l->pages) {
+    if (mgl_one_has<P>(w, l, piece)) {
       const float4 *from = (const float4 *)(l->norm + mgl_one_element<P>(w, piece));
       norm->v[round][0] = __ldg(from);
       norm->v[round][1] = __ldg(from + 1);

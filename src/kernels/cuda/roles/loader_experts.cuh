@@ -521,8 +521,14 @@ MGL_DEVICE void mgl_load_panel_of_slots(const mgl_load *load, const mgl_expert_l
     mgl_page_copy(to + part.scales_to, at->block + part.scales_from, part.scales_bytes, full);
     done += part.columns;
     at->column += part.columns;
-    if (at->column == MGL_EXPERT_FEATURES && ++at->slot < MGL_EXPERT_SLOTS) {
-      mgl_expert_enter(load, line, block, at);
+    if (at->column == MGL_EXPERT_FEATURES) {
+      const bool more = ++at->slot < MGL_EXPERT_SLOTS;
+      if (MGL_EXPERTS_CUT && !more) {  // the last panel is filled up with what the slot begins with
+        at->slot = MGL_EXPERT_SLOTS - 1;
+      }
+      if (MGL_EXPERTS_CUT || more) {
+        mgl_expert_enter(load, line, block, at);
+      }
     }
   }
 }
@@ -530,7 +536,7 @@ MGL_DEVICE void mgl_load_panel_of_slots(const mgl_load *load, const mgl_expert_l
 // As mgl_load_down, joined.
 MGL_DEVICE bool mgl_load_coded_down(mgl_loader *l, const mgl_load *load,
                                     const mgl_expert_line *line, uint32_t block) {
-  const uint32_t panels = MGL_EXPERT_SLOTS * MGL_EXPERT_FEATURES / MGL_PANEL_K;
+  const uint32_t panels = mgl_panels_of(MGL_EXPERT_SLOTS * MGL_EXPERT_FEATURES);
   const uint32_t most = mgl_packing_panels((mgl_packing)load->packing);
   mgl_expert_place at = {};
   mgl_expert_enter(load, line, block, &at);

@@ -42,7 +42,7 @@
 #define OSS(hidden, features, more)                                                            \
   "{\"architectures\":[\"GptOssForCausalLM\"],\"model_type\":\"gpt_oss\",\"vocab_size\":1000," \
   "\"hidden_size\":" #hidden ",\"intermediate_size\":" #features                               \
-  ",\"num_local_experts\":12,\"num_experts_per_tok\":4,\"num_hidden_layers\":3,"               \
+  ",\"num_local_experts\":16,\"num_experts_per_tok\":4,\"num_hidden_layers\":3,"               \
   "\"num_attention_heads\":16,\"num_key_value_heads\":2,\"head_dim\":64,"                      \
   "\"max_position_embeddings\":16384,\"rms_norm_eps\":1e-5,\"rope_theta\":150000,"             \
   "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":32.0,\"beta_fast\":32.0,"               \

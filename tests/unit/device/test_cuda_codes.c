@@ -174,7 +174,7 @@ static unsigned char *join_rows(mgl_form form, unsigned char *const *sources, ui
     for (uint32_t slot = 0; slot < slots; slot++) {
       const unsigned char *from = sources[slot] + row * one.bytes;
       unsigned char *to = rows + row * all.bytes;
-      const size_t codes = form.dtype == MGL_DTYPE_I4 ? k / 2 : k;
+      const size_t codes = mgl_code_is_nibble(form.dtype) ? k / 2 : k;
       memcpy(to + slot * codes, from, codes);
       memcpy(to + all.scales + slot * scales_bytes, from + one.scales, scales_bytes);
       if (form.offsets) {

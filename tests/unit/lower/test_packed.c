@@ -25,7 +25,9 @@ static mgl_graph *fused_mixture(uint32_t inner, mgl_form form) {
                                  .inner_size = inner,
                                  .renormalise = true,
                                  .scale = 1};
-  config.quantization.method = MGL_QUANT_FP8;
+  config.quantization.method = form.dtype == MGL_DTYPE_E2M1
+                                   ? MGL_QUANT_MXFP4
+                                   : MGL_QUANT_FP8;  // the former of experts alone
   config.quantization.drawn = form;
   mgl_graph *graph = build_program(&config);
   if (mgl_fuse_ops_cuda(graph, &fused, &err) != MGL_OK) {

@@ -131,11 +131,11 @@ MGL_PLAIN_FN void mgl_ordered_softmax(const mgl_plain_op *op, const mgl_plain_qu
   const uint32_t lane = threadIdx.x % MGL_PLAIN_LANES;
   const uint32_t position = first + mgl_ordered_position(lane / 4);
   const float factor = (float)op->attrs[MGL_ATTR_SCALE] * 1.44269504f;  // log2 e
-  const uint32_t from = query->first;
+  const uint32_t begin = query->first;
   float low =
-      position < query->count && position >= from ? scores[0] * factor : -MGL_PLAIN_INFINITY;
-  float high = position + 2 < query->count && position + 2 >= from ? scores[1] * factor
-                                                                   : -MGL_PLAIN_INFINITY;
+      position < query->count && position >= begin ? scores[0] * factor : -MGL_PLAIN_INFINITY;
+  float high = position + 2 < query->count && position + 2 >= begin ? scores[1] * factor
+                                                                    : -MGL_PLAIN_INFINITY;
   float max = fmaxf(low, high);
   for (int offset = 4; offset < MGL_PLAIN_LANES; offset *= 2) {
     max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, offset));

@@ -214,8 +214,8 @@ typedef enum mgl_packing {
 // In 64 columns, lane 4 g + t of a warp has the elements 32 j + 8 t + 4 s + 2 h + i of rows g + 8 u
 // (j, s, h, i, u: 0 or 1). Codes of 8 bits: byte 2 i + h of the lane's 32-bit word 2 s + u of the
 // 16 bytes at 512 j + 16 lane. Codes of 4 bits: word 2 j + s of the 16 bytes at 16 lane, bits 4 u
-// of byte 2 i + h. Of E2M1 the four codes of a row are neighbours, since they choose bytes of a table
-// (mgl_e2m1_four): bits 16 u + 4 (2 i + h) of that word; and there is no code of -0.
+// of byte 2 i + h. Of E2M1 the four codes of a row are neighbours, since they choose bytes of a
+// table (mgl_e2m1_four): bits 16 u + 4 (2 i + h) of that word; and there is no code of -0.
 enum {
   MGL_PANEL_K = 1024,
   MGL_PANEL_COLUMNS = 64,

@@ -81,8 +81,8 @@ static mgl_cuda_extras find_extras(const mgl_graph *program) {
   for (size_t i = 0; i < program->op_count; i++) {
     const mgl_op *op = &program->ops[i];
     out.windows |= op->kind == MGL_OP_ATTEND && op->attrs[MGL_ATTR_WINDOW] != 0;
-    out.sum_biases |=
-        op->kind == MGL_OP_LINEAR_ADD && mgl_op_input(op, MGL_ROLE_BIAS) != MGL_NO_TENSOR;
+    out.sum_biases |= mgl_op_input(op, MGL_ROLE_RESIDUAL) != MGL_NO_TENSOR &&
+                      mgl_op_input(op, MGL_ROLE_BIAS) != MGL_NO_TENSOR;
     out.sinks |= mgl_op_input(op, MGL_ROLE_SINKS) != MGL_NO_TENSOR;
   }
   return out;

@@ -107,11 +107,7 @@ MGL_PLAIN_FN void mgl_ordered_tile(const mgl_plain_op *op, uint32_t n, uint32_t 
   s.low = n + row < w->rows ? n + row : MGL_ORDERED_NO_ROW;
   s.high = n + row + 8 < w->rows ? n + row + 8 : MGL_ORDERED_NO_ROW;
   s.x = t + row < tokens ? mgl_ordered_row(op, t + row) : 0;
-  if (mgl_plain_is_ordered(op)) {
-    mgl_ordered_multiply(op, &s, &parts);
-  } else {
-    mgl_coded_multiply(op, &s, n, &parts);
-  }
+  mgl_ordered_multiply_any(op, &s, &parts);
   const uint32_t token = threadIdx.x / MGL_ORDERED_FEATURES;
   const uint32_t feature = threadIdx.x % MGL_ORDERED_FEATURES;
   if (token < MGL_ORDERED_TOKENS && t + token < tokens && n + feature < w->rows) {

@@ -1,5 +1,6 @@
-// Plain linears of codes in the order of the fused tasks (linear/codes.cuh): E4M3, and integers
-// without offsets. Only on a GPU; elsewhere codes keep the order of plain_linear.cuh.
+// Plain linears of codes, also of experts, in the order of the fused tasks (linear/codes.cuh): E4M3,
+// and integers and E2M1 without offsets. Only on a GPU; elsewhere codes keep the order of
+// plain_linear.cuh.
 //
 // A warp has 128 columns of each panel of 1024. x of these is made whole numbers of 15 bits, or
 // f16, by the largest of them; sums of whole numbers are exact, so who adds them up in which order
@@ -18,16 +19,25 @@ enum {
   MGL_CODED_CHUNKS = 4,      // of a share, of 32 columns
 };
 
-// Integers; else E4M3.
+// Whole numbers, once they are multiplied by 2^mgl_coded_shift; else E4M3.
 MGL_PLAIN_FN bool mgl_coded_is_whole(const mgl_plain_tensor *w) {
-  return w->dtype == MGL_DTYPE_I8 || w->dtype == MGL_DTYPE_I4;
+  return w->dtype == MGL_DTYPE_I8 || w->dtype == MGL_DTYPE_I4 || w->dtype == MGL_DTYPE_E2M1;
+}
+
+// As mgl_coded's CODE_SHIFT.
+MGL_PLAIN_FN uint32_t mgl_coded_shift(const mgl_plain_tensor *w) {
+  return w->dtype == MGL_DTYPE_I4 ? 4 : w->dtype == MGL_DTYPE_E2M1 ? 1 : 0;
+}
+
+MGL_PLAIN_FN bool mgl_coded_takes(const mgl_plain_op *op, const mgl_plain_tensor *x,
+                                  const mgl_plain_tensor *w) {
+  const bool has_order = mgl_plain_has_bytes(w) || mgl_coded_is_whole(w);
+  return op->fused_order != 0 && w->code != 0 && has_order && w->offsets == 0 &&
+         w->width % MGL_ORDERED_RUN == 0 && (op->normed != 0 || x->dtype == MGL_DTYPE_BF16);
 }
 
 MGL_PLAIN_FN bool mgl_plain_is_ordered_coded(const mgl_plain_op *op) {
-  const mgl_plain_tensor *w = &op->in[1];
-  const bool has_order = mgl_plain_has_bytes(w) || w->dtype == MGL_DTYPE_I4;
-  return op->fused_order != 0 && w->code != 0 && has_order && w->offsets == 0 &&
-         w->width % MGL_ORDERED_RUN == 0 && (op->normed != 0 || op->in[0].dtype == MGL_DTYPE_BF16);
+  return mgl_coded_takes(op, &op->in[0], &op->in[1]);
 }
 
 // This lane's x of its token in a share: eight elements of each chunk; what they are multiplied by,
@@ -44,8 +54,8 @@ MGL_PLAIN_FN float mgl_coded_element(const mgl_plain_words *v, uint32_t i) {
 // first: of the share.
 MGL_PLAIN_FN mgl_coded_x mgl_coded_take_x(const mgl_plain_op *op, const mgl_ordered_source *s,
                                           uint32_t first, float *squares) {
-  const uint32_t x_shift = mgl_coded_is_whole(&op->in[1]) ? 13 : 14;
-  const uint32_t down = x_shift + (op->in[1].dtype == MGL_DTYPE_I4 ? 4 : 0);
+  const uint32_t x_shift = mgl_coded_is_whole(s->w_low) ? 13 : 14;
+  const uint32_t down = x_shift + mgl_coded_shift(s->w_low);
   mgl_coded_x out;
   uint32_t largest = 0;
   MGL_PLAIN_UNROLL
@@ -71,12 +81,33 @@ MGL_PLAIN_FN mgl_coded_x mgl_coded_take_x(const mgl_plain_op *op, const mgl_orde
   return out;
 }
 
-// The scale of row `row` for a sum that begins with column e.
-MGL_PLAIN_FN float mgl_coded_scale(const mgl_plain_tensor *w, uint32_t row, uint32_t e) {
-  const uint8_t *at = (const uint8_t *)w->data + row * w->row_bytes;
-  return row < w->rows && e < w->width
-             ? ((const float *)(const void *)(at + w->scales))[e / w->group]
-             : 0.0f;
+// Column e of a row of weights: where that row lies, and which of its columns it is.
+typedef struct mgl_coded_at {
+  const mgl_plain_tensor *w;
+  const uint8_t *row;  // NULL: there is none
+  uint32_t e;
+} mgl_coded_at;
+
+MGL_PLAIN_FN mgl_coded_at mgl_coded_find(const mgl_ordered_source *s, const mgl_plain_tensor *w,
+                                         uint32_t row, uint32_t e) {
+  mgl_coded_at at = {w, 0, e};
+  if (row == MGL_ORDERED_NO_ROW || e >= s->width) {
+    return at;
+  }
+  uint64_t from = row;
+  if (s->routes != 0) {  // rows of experts one behind the other
+    const uint32_t slot = e / w->width;
+    from += (uint64_t)s->routes[2 * slot] * s->expert_rows;
+    at.e = e - slot * w->width;
+  }
+  at.row = (const uint8_t *)w->data + from * w->row_bytes;
+  return at;
+}
+
+// The scale of a sum that begins there.
+MGL_PLAIN_FN float mgl_coded_scale(mgl_coded_at at) {
+  return at.row != 0 ? ((const float *)(const void *)(at.row + at.w->scales))[at.e / at.w->group]
+                     : 0.0f;
 }
 
 // As mgl_add_scaled.
@@ -84,17 +115,23 @@ MGL_PLAIN_FN void mgl_coded_add(const mgl_plain_op *op, float value, float scale
   *sum = op->share_sums == 1 ? *sum + value * scale : mgl_plain_fma(value, scale, *sum);
 }
 
-// Column e of a row of codes, by their table.
-MGL_PLAIN_FN float mgl_coded_value(const mgl_plain_tensor *w, uint32_t row, uint32_t e) {
-  return w->code[mgl_plain_code_bits(w, (const uint8_t *)w->data + row * w->row_bytes, e)];
+// The code of the i-th column from there on, by their table.
+MGL_PLAIN_FN float mgl_coded_value(mgl_coded_at at, uint32_t i) {
+  return at.w->code[mgl_plain_code_bits(at.w, at.row, at.e + i)];
+}
+
+// Feature f of the tile at column e, whose row a lane of the warp has. All lanes.
+MGL_PLAIN_FN mgl_coded_at mgl_coded_feature(const mgl_ordered_source *s, uint32_t f, uint32_t e) {
+  const uint32_t low = __shfl_sync(0xffffffffu, s->low, (int)(f % 8 * 4));
+  const uint32_t high = __shfl_sync(0xffffffffu, s->high, (int)(f % 8 * 4));
+  return mgl_coded_find(s, f < 8 ? s->w_low : s->w_high, f < 8 ? low : high, e);
 }
 
 // Whole numbers: a lane goes on with features 4t to 4t + 3 of token g. (Loops are not unrolled:
 // lookups by a table are many instructions, and this is compiled before a model's first token.)
 MGL_PLAIN_FN void mgl_coded_share_whole(const mgl_plain_op *op, const mgl_ordered_source *s,
-                                        uint32_t n, uint32_t first, const mgl_coded_x *x,
-                                        float sums[4]) {
-  const mgl_plain_tensor *w = &op->in[1];
+                                        uint32_t first, const mgl_coded_x *x, float sums[4]) {
+  const float factor = (float)(1 << mgl_coded_shift(s->w_low));
   const uint32_t t = threadIdx.x % 4, chunks = MGL_CODED_CHUNKS / op->share_sums;
   int made[MGL_ORDERED_FEATURES];
 #pragma unroll 1
@@ -110,10 +147,11 @@ MGL_PLAIN_FN void mgl_coded_share_whole(const mgl_plain_op *op, const mgl_ordere
 #pragma unroll 1
     for (uint32_t f = 0; f < MGL_ORDERED_FEATURES; f++) {
       int sum = chunk % chunks == 0 ? 0 : made[f];
-      if (n + f < w->rows && e < s->width) {
+      const mgl_coded_at at = mgl_coded_feature(s, f, e);
+      if (at.row != 0) {
         MGL_PLAIN_UNROLL
         for (uint32_t i = 0; i < MGL_ORDERED_RUN; i++) {
-          sum += numbers[i] * (int)mgl_coded_value(w, n + f, e + i);
+          sum += numbers[i] * (int)(mgl_coded_value(at, i) * factor);
         }
       }
       made[f] = sum;
@@ -126,9 +164,9 @@ MGL_PLAIN_FN void mgl_coded_share_whole(const mgl_plain_op *op, const mgl_ordere
     for (uint32_t f = 0; f < MGL_ORDERED_FEATURES; f++) {
       int sum = made[f] + __shfl_xor_sync(0xffffffffu, made[f], 1);
       sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-      sum *= w->dtype == MGL_DTYPE_I4 ? 16 : 1;
+      const float scale = mgl_coded_scale(mgl_coded_feature(s, f, begin));
       if (f / 4 == t) {
-        mgl_coded_add(op, (float)sum * x->down, mgl_coded_scale(w, n + f, begin), &sums[f % 4]);
+        mgl_coded_add(op, (float)sum * x->down, scale, &sums[f % 4]);
       }
     }
   }
@@ -140,18 +178,15 @@ MGL_PLAIN_FN uint32_t mgl_coded_f16_pair(float low, float high) {
   return out;
 }
 
-// Elements e and e + 2 of a row.
-MGL_PLAIN_FN uint32_t mgl_coded_pair(const mgl_plain_tensor *w, uint32_t row, uint32_t e) {
-  return row < w->rows && e < w->width
-             ? mgl_coded_f16_pair(mgl_coded_value(w, row, e), mgl_coded_value(w, row, e + 2))
-             : 0;
+// Columns i and i + 2 from there on.
+MGL_PLAIN_FN uint32_t mgl_coded_pair(mgl_coded_at at, uint32_t i) {
+  return at.row != 0 ? mgl_coded_f16_pair(mgl_coded_value(at, i), mgl_coded_value(at, i + 2)) : 0;
 }
 
 // E4M3: a lane has rows g and g + 8 of tokens 2t and 2t + 1. Of one sum a share the two halves are
 // products of their own.
-MGL_PLAIN_FN void mgl_coded_share_f16(const mgl_plain_op *op, uint32_t n, uint32_t first,
-                                      const mgl_coded_x *x, float sums[4]) {
-  const mgl_plain_tensor *w = &op->in[1];
+MGL_PLAIN_FN void mgl_coded_share_f16(const mgl_plain_op *op, const mgl_ordered_source *s,
+                                      uint32_t first, const mgl_coded_x *x, float sums[4]) {
   const uint32_t lane = threadIdx.x % MGL_PLAIN_LANES;
   const uint32_t chunks = op->share_sums > 2 ? 1 : 2;  // of products that are added up
   const float down[2] = {__shfl_sync(0xffffffffu, x->down, (int)(lane % 4 * 8)),
@@ -165,12 +200,12 @@ MGL_PLAIN_FN void mgl_coded_share_f16(const mgl_plain_op *op, uint32_t n, uint32
     for (uint32_t i = 0; i < 4; i++) {
       made[i] = chunk % chunks == 0 ? 0 : made[i];
     }
+    const mgl_coded_at low = mgl_coded_find(s, s->w_low, s->low, e);
+    const mgl_coded_at high = mgl_coded_find(s, s->w_high, s->high, e);
     MGL_PLAIN_UNROLL
     for (uint32_t i = 0; i < MGL_ORDERED_RUN; i += 4) {
-      const uint32_t a[4] = {mgl_coded_pair(w, n + lane / 4, e + i),
-                             mgl_coded_pair(w, n + lane / 4 + 8, e + i),
-                             mgl_coded_pair(w, n + lane / 4, e + i + 1),
-                             mgl_coded_pair(w, n + lane / 4 + 8, e + i + 1)};
+      const uint32_t a[4] = {mgl_coded_pair(low, i), mgl_coded_pair(high, i),
+                             mgl_coded_pair(low, i + 1), mgl_coded_pair(high, i + 1)};
       float b[4];
       MGL_PLAIN_UNROLL
       for (uint32_t j = 0; j < 4; j++) {
@@ -184,31 +219,33 @@ MGL_PLAIN_FN void mgl_coded_share_f16(const mgl_plain_op *op, uint32_t n, uint32
     const bool is_half = op->share_sums == 1 && chunk + 1 < MGL_CODED_CHUNKS;
     const uint32_t of_sum = MGL_CODED_CHUNKS / op->share_sums;
     const uint32_t begin = first + (chunk + 1 - of_sum) * MGL_ORDERED_CHUNK_K;
+    const float scales[2] = {mgl_coded_scale(mgl_coded_find(s, s->w_low, s->low, begin)),
+                             mgl_coded_scale(mgl_coded_find(s, s->w_high, s->high, begin))};
     MGL_PLAIN_UNROLL
     for (uint32_t i = 0; i < 4; i++) {
       if (is_half) {
         before[i] = made[i];
       } else {
         const float value = (op->share_sums == 1 ? before[i] + made[i] : made[i]) * down[i % 2];
-        mgl_coded_add(op, value, mgl_coded_scale(w, n + lane / 4 + i / 2 * 8, begin), &sums[i]);
+        mgl_coded_add(op, value, scales[i / 2], &sums[i]);
       }
     }
   }
 }
 
-// As mgl_ordered_multiply, of the 16 features from n on.
+// As mgl_ordered_multiply.
 MGL_PLAIN_FN void mgl_coded_multiply(const mgl_plain_op *op, const mgl_ordered_source *s,
-                                     uint32_t n, mgl_ordered_parts *parts) {
+                                     mgl_ordered_parts *parts) {
   const uint32_t lane = threadIdx.x % MGL_PLAIN_LANES, slice = threadIdx.x / MGL_PLAIN_LANES;
-  const bool whole = mgl_coded_is_whole(&op->in[1]);
+  const bool whole = mgl_coded_is_whole(s->w_low);
   float sums[4] = {0, 0, 0, 0}, squares = 0;
   for (uint32_t panel = 0; panel < s->width; panel += MGL_CODED_PANEL_K) {
     const uint32_t first = panel + slice * MGL_CODED_SHARE_K;
     const mgl_coded_x x = mgl_coded_take_x(op, s, first, &squares);
     if (whole) {
-      mgl_coded_share_whole(op, s, n, first, &x, sums);
+      mgl_coded_share_whole(op, s, first, &x, sums);
     } else {
-      mgl_coded_share_f16(op, n, first, &x, sums);
+      mgl_coded_share_f16(op, s, first, &x, sums);
     }
   }
   mgl_ordered_share_squares(lane, slice, squares, parts);
@@ -221,7 +258,25 @@ MGL_PLAIN_FN void mgl_coded_multiply(const mgl_plain_op *op, const mgl_ordered_s
   __syncthreads();
 }
 
+// A tile's sums, of bf16 or codes.
+MGL_PLAIN_FN void mgl_ordered_multiply_any(const mgl_plain_op *op, const mgl_ordered_source *s,
+                                           mgl_ordered_parts *parts) {
+  if (s->w_low->code == 0) {
+    mgl_ordered_multiply(op, s, parts);
+  } else {
+    mgl_coded_multiply(op, s, parts);
+  }
+}
+
 #else
+
+MGL_PLAIN_FN bool mgl_coded_takes(const mgl_plain_op *op, const mgl_plain_tensor *x,
+                                  const mgl_plain_tensor *w) {
+  (void)op;
+  (void)x;
+  (void)w;
+  return false;
+}
 
 MGL_PLAIN_FN bool mgl_plain_is_ordered_coded(const mgl_plain_op *op) {
   (void)op;

@@ -6,7 +6,7 @@
 #define MGL_KERNELS_CUDA_PLAIN_PLAIN_ORDERED_EXPERTS_CUH
 
 #include "kernels/cuda/plain/plain_experts.cuh"
-#include "kernels/cuda/plain/plain_ordered.cuh"
+#include "kernels/cuda/plain/plain_ordered_codes.cuh"
 
 // --- route ---------------------------------------------------------------------------------------
 
@@ -69,6 +69,12 @@ MGL_PLAIN_FN void mgl_plain_route(const mgl_plain_op *op, mgl_plain_place at) {
   }
 }
 
+// Whether experts and x are such as fused tasks multiply.
+MGL_PLAIN_FN bool mgl_experts_are_ordered(const mgl_plain_op *op, const mgl_plain_tensor *x,
+                                          const mgl_plain_tensor *w) {
+  return mgl_ordered_takes(op, x, w) || mgl_coded_takes(op, x, w);
+}
+
 // --- gate and up ---------------------------------------------------------------------------------
 
 enum { MGL_ORDERED_PAIRS = MGL_ORDERED_FEATURES / 2 };  // features of gate and of up in a tile
@@ -111,7 +117,7 @@ MGL_PLAIN_FN void mgl_ordered_gate_up_rows(const mgl_plain_op *op, uint32_t expe
   }
   s.low = s.high = n + row < features ? expert * features + n + row : MGL_ORDERED_NO_ROW;
   s.x = mine != MGL_ORDERED_NO_ROW ? mgl_ordered_row(op, mine / slots) : 0;
-  mgl_ordered_multiply(op, &s, &parts);
+  mgl_ordered_multiply_any(op, &s, &parts);
   if (of_thread != MGL_ORDERED_NO_ROW && n + feature < features) {
     mgl_ordered_activate(op, of_thread, n + feature,
                          mgl_ordered_total(op, &s, &parts, token, feature),
@@ -149,9 +155,8 @@ MGL_PLAIN_FN void mgl_ordered_gate_up_tile(const mgl_plain_op *op, mgl_plain_pla
 }
 
 MGL_PLAIN_FN void mgl_plain_expert_gate_up(const mgl_plain_op *op, mgl_plain_place at) {
-  const bool ordered = mgl_ordered_takes(op, &op->in[0], &op->in[2]) &&
-                       mgl_ordered_takes(op, &op->in[0], &op->in[3]);
-  if (!ordered) {
+  if (!mgl_experts_are_ordered(op, &op->in[0], &op->in[2]) ||
+      !mgl_experts_are_ordered(op, &op->in[0], &op->in[3])) {
     mgl_plain_gate_up(op, at);
     return;
   }
@@ -179,7 +184,7 @@ MGL_PLAIN_FN void mgl_ordered_down_tile(const mgl_plain_op *op, uint32_t n, uint
   const uint32_t row = threadIdx.x % MGL_PLAIN_LANES / 4, feature = threadIdx.x;
   s.low = n + row < features ? n + row : MGL_ORDERED_NO_ROW;
   s.high = n + row + 8 < features ? n + row + 8 : MGL_ORDERED_NO_ROW;
-  mgl_ordered_multiply(op, &s, &parts);
+  mgl_ordered_multiply_any(op, &s, &parts);
   if (feature < MGL_ORDERED_FEATURES && n + feature < features) {
     if (op->input_count > 4) {
       mgl_plain_add_biases(op, t, n + feature);
@@ -198,7 +203,7 @@ MGL_PLAIN_FN void mgl_ordered_down_tile(const mgl_plain_op *op, uint32_t n, uint
 }
 
 MGL_PLAIN_FN void mgl_plain_expert_down(const mgl_plain_op *op, mgl_plain_place at) {
-  if (!mgl_ordered_takes(op, &op->in[1], &op->in[3])) {
+  if (!mgl_experts_are_ordered(op, &op->in[1], &op->in[3])) {
     mgl_plain_down(op, at);
     return;
   }

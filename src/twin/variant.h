@@ -21,10 +21,28 @@ MGL_SHARED_FN bool mgl_whole(const mgl_cuda_op *op) {
   return op->k % MGL_CUDA_PAGE_K == 0;
 }
 
+// Rows that end within the second page of a pair.
+MGL_SHARED_FN bool mgl_is_cut(uint32_t k) {
+  return k % (2 * MGL_CUDA_PAGE_K) > MGL_CUDA_PAGE_K && k % MGL_CUDA_K_ALIGN == 0;
+}
+
 // A linear of a graph for one token, of whole pairs of pages, which has bodies of its own.
 MGL_SHARED_FN bool mgl_of_one(const mgl_cuda_op *op) {
   uint32_t most = mgl_normed(op) ? MGL_ONE_NORMED_MAX_K : MGL_ONE_MAX_K;
   return op->tokens == 1 && op->k % (2 * MGL_CUDA_PAGE_K) == 0 && op->k <= most;
+}
+
+// Likewise one of bf16 whose rows end within the second page of a pair, behind whole slices of its
+// warps. Device code of models without any has no code for it (mgl_cuda_extras), nor has mode full.
+MGL_SHARED_FN bool mgl_of_cut_one(const mgl_cuda_op *op) {
+#if defined(__CUDACC__) && (!MGL_HAS_CUT_ROWS || MGL_KERNEL_PER_OP)
+  (void)op;
+  return false;
+#else
+  uint32_t most = mgl_normed(op) ? MGL_ONE_NORMED_MAX_K : MGL_ONE_MAX_K;
+  return op->tokens == 1 && mgl_op_packing(op) == MGL_PACKING_BF16 && mgl_is_cut(op->k) &&
+         op->k <= most;
+#endif
 }
 
 // One of up to 16 tokens in one pass, of whole pairs of pages.

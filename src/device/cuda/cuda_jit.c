@@ -142,7 +142,8 @@ int mgl_cuda_options_make(const char *architecture, const mgl_cuda_shape *shape,
     bool has;
   } extras[] = {{"WINDOWS", shape->extras.windows},
                 {"SINKS", shape->extras.sinks},
-                {"SUM_BIASES", shape->extras.sum_biases}};
+                {"SUM_BIASES", shape->extras.sum_biases},
+                {"CUT_ROWS", shape->extras.cut_rows}};
   for (size_t i = 0; i < sizeof extras / sizeof extras[0]; i++) {
     if (extras[i].has) {
       (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_HAS_%s=1", extras[i].name);

@@ -57,6 +57,7 @@ typedef struct mgl_cuda_extras {
   bool windows;     // some layer's attention has one
   bool sinks;       // of attention
   bool sum_biases;  // of linears with a residual
+  bool cut_rows;    // of some linear of bf16 (mgl_is_cut)
 } mgl_cuda_extras;
 
 typedef struct mgl_cuda_shape {

@@ -10,6 +10,7 @@
 #include "task/protocol_check.h"
 #include "task/tile.h"
 #include "twin/custom_call.h"
+#include "twin/variant.h"
 
 enum { ITERATIONS = 1 << 16 };  // that are timed: 512 KiB
 
@@ -84,6 +85,9 @@ static mgl_cuda_extras find_extras(const mgl_graph *program) {
     out.sum_biases |= mgl_op_input(op, MGL_ROLE_RESIDUAL) != MGL_NO_TENSOR &&
                       mgl_op_input(op, MGL_ROLE_BIAS) != MGL_NO_TENSOR;
     out.sinks |= mgl_op_input(op, MGL_ROLE_SINKS) != MGL_NO_TENSOR;
+    const mgl_packed_matrices m = mgl_packed_matrices_of(program, op);
+    out.cut_rows |=
+        m.count > 0 && m.experts == 0 && m.packing == MGL_PACKING_BF16 && mgl_is_cut(m.k);
   }
   return out;
 }

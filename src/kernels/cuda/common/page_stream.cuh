@@ -73,7 +73,7 @@ MGL_DEVICE uint32_t mgl_coded_pages(uint32_t packing, uint32_t k_padded) {
 
 // Pages of a group along k.
 MGL_DEVICE uint32_t mgl_group_pages(const mgl_cuda_op *op) {
-  if (mgl_of_one(op)) {
+  if (mgl_of_one(op) || mgl_of_cut_one(op)) {
     bool codes = MGL_HAS_CODES && mgl_op_packing(op) != MGL_PACKING_BF16;
     return codes ? (uint32_t)MGL_ALL_PAGES : mgl_pages_of_block(op->k_padded);
   }

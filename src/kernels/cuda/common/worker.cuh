@@ -34,6 +34,9 @@
 #ifndef MGL_HAS_SUM_BIASES
 #define MGL_HAS_SUM_BIASES 0
 #endif
+#ifndef MGL_HAS_CUT_ROWS
+#define MGL_HAS_CUT_ROWS 0
+#endif
 
 enum {
   MGL_CARRIES = !MGL_KERNEL_PER_OP,  // activations may carry their readiness

@@ -431,9 +431,10 @@ MGL_DEVICE float mgl_linear_addend(const mgl_worker *w, const mgl_linear *l, siz
   return addend;
 }
 
-// The addend of an output with a residual, of a linear that has a bias besides.
+// Adds the bias that a linear with a residual may have besides. Callers ask for MGL_HAS_SUM_BIASES
+// themselves, so that other models' kernels stay what they are to the instruction.
 MGL_DEVICE float mgl_linear_biased(const mgl_linear *l, uint32_t column, float value) {
-  return MGL_HAS_SUM_BIASES && l->kind == MGL_OP_LINEAR_ADD && l->op->bias != nullptr
+  return l->kind == MGL_OP_LINEAR_ADD && l->op->bias != nullptr
              ? value + __ldg(l->op->bias + column)
              : value;
 }
@@ -494,7 +495,10 @@ MGL_DEVICE void mgl_linear_finish(const mgl_worker *w, const mgl_linear *l,
       }
       continue;
     }
-    value = mgl_linear_biased(l, o->column, value) + mgl_linear_addend(w, l, o->at, o->addend);
+    if (MGL_HAS_SUM_BIASES) {
+      value = mgl_linear_biased(l, o->column, value);
+    }
+    value += mgl_linear_addend(w, l, o->at, o->addend);
     if (!mute) {
       mgl_write_word(out + o->at * sizeof(float), __float_as_uint(value), slot, copies);
     }

@@ -61,11 +61,13 @@ MGL_DEVICE uint32_t mgl_one_piece(const mgl_worker *w, uint32_t round) {
                                : (round / 2 * MGL_ONE_PIECES + w->lane / 4) * 2 + round % 2;
 }
 
-// Whether the row has that piece; of experts of codes some are behind its end.
+// Whether a piece is behind the row's end, as some of experts of codes and of cut rows are.
 template <mgl_packing P>
-MGL_DEVICE bool mgl_one_has(const mgl_worker *w, const mgl_linear *l, uint32_t piece) {
-  const bool cut = MGL_HAS_EXPERTS && MGL_EXPERTS_CUT && P != MGL_PACKING_BF16;
-  return piece < 2 * l->pages && (!cut || mgl_one_element<P>(w, piece) < l->k);
+MGL_DEVICE bool mgl_one_is_behind(const mgl_worker *w, const mgl_linear *l, uint32_t piece) {
+  if constexpr (P == MGL_PACKING_BF16 ? MGL_HAS_CUT_ROWS : MGL_HAS_EXPERTS && MGL_EXPERTS_CUT) {
+    return mgl_one_element<P>(w, piece) >= l->k;
+  }
+  return false;
 }
 
 // This lane's groups of x, as they lie in memory; bf16 fills only [][0].
@@ -83,7 +85,7 @@ MGL_DEVICE void mgl_one_ask(const mgl_worker *w, const mgl_linear *l, const uint
 #pragma unroll
   for (uint32_t round = 0; round < mgl_one_x<NORMED>::ROUNDS; round++) {
     uint32_t piece = mgl_one_piece<P>(w, round);
-    if (round < rounds && mgl_one_has<P>(w, l, piece)) {
+    if (round < rounds && piece < 2 * l->pages && !mgl_one_is_behind<P>(w, l, piece)) {
       const uint8_t *from = x + (size_t)mgl_one_element<P>(w, piece) * bytes;
       out->v[round][0] = mgl_load_l2(from);
       if (NORMED) {
@@ -146,7 +148,7 @@ MGL_DEVICE void mgl_one_load_norm(const mgl_worker *w, const mgl_linear *l, mgl_
   for (uint32_t round = 0; round < MGL_ONE_NORMED_ROUNDS; round++) {
     uint32_t piece = mgl_one_piece<P>(w, round);
     norm->v[round][0] = norm->v[round][1] = {};
-    if (mgl_one_has<P>(w, l, piece)) {
+    if (piece < 2 * l->pages && !mgl_one_is_behind<P>(w, l, piece)) {
       const float4 *from = (const float4 *)(l->norm + mgl_one_element<P>(w, piece));
       norm->v[round][0] = __ldg(from);
       norm->v[round][1] = __ldg(from + 1);
@@ -404,7 +406,11 @@ MGL_DEVICE void mgl_one_pair(mgl_worker *w, const mgl_linear *l,
   if (MGL_TARGET_COPIES) {
     first = mgl_one_gather(w, even, at->piece);
   }
-  const mgl_one_sums second = mgl_one_gather(w, odd, at->piece + 2);
+  mgl_one_sums second = mgl_one_gather(w, odd, at->piece + 2);
+  if (MGL_HAS_CUT_ROWS &&
+      (at->piece / 2 + 1) * MGL_CUDA_PAGE_K + w->warp * MGL_LINEAR_WARP_K >= l->k) {
+    second = {0, 0};  // of what lies in the ring behind the row's end
+  }
   if (ring->left > 0) {
     mgl_one_load_pair(w, l, ring, pages);
   }
@@ -515,7 +521,10 @@ MGL_DEVICE void mgl_one_put(const mgl_worker *w, const mgl_linear *l, const mgl_
     }
     return;
   }
-  value = mgl_linear_biased(l, o->column, value) + mgl_linear_addend(w, l, o->column, o->addend);
+  if (MGL_HAS_SUM_BIASES) {
+    value = mgl_linear_biased(l, o->column, value);
+  }
+  value += mgl_linear_addend(w, l, o->column, o->addend);
   if (!mute) {
     mgl_one_write(o, __float_as_uint(value));
   }

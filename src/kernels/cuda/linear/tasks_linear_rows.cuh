@@ -527,8 +527,10 @@ MGL_DEVICE void mgl_rows_write(const mgl_worker *w, const mgl_linear *l, const m
     }
     return;
   }
-  value = mgl_linear_biased(l, column, value) +
-          mgl_rows_addend<TILES, NORMED>(w, l, element, column, block);
+  if (MGL_HAS_SUM_BIASES) {
+    value = mgl_linear_biased(l, column, value);
+  }
+  value += mgl_rows_addend<TILES, NORMED>(w, l, element, column, block);
   if (!mute) {
     mgl_write_word(at, __float_as_uint(value), slot, copies);
   }

@@ -15,6 +15,7 @@
 #include "engine/engine_parts.h"
 #include "engine/sampler.h"
 #include "lower/packed.h"
+#include "lower/stages.h"
 #include "twin/wide_items.h"
 
 enum {
@@ -44,25 +45,28 @@ static mgl_status cuda_open(const mgl_build *build, void **out, mgl_error *err) 
   return MGL_OK;
 }
 
-// Mixtures that fused tasks cover.
-static bool has_mixture(const mgl_graph *program) {
-  for (size_t i = 0; i < program->op_count; i++) {
-    if (mgl_op_input(&program->ops[i], MGL_ROLE_ROUTES) != MGL_NO_TENSOR) {
-      return true;
-    }
+// Whether the kernels of large iterations have all ops of a program: of those that fused tasks
+// cover, they lack experts, windows, sinks, some biases, and custom ops.
+static bool will_have_stages(const mgl_graph *program) {
+  mgl_graph *fused = NULL;
+  mgl_error ignored = {0};
+  if (mgl_fuse_ops_cuda(program, &fused, &ignored) != MGL_OK) {
+    return false;  // as the device will say when it is made
   }
-  return false;
+  const bool has = mgl_stages_cover(fused) && mgl_cuda_custom_find(fused) == NULL;
+  mgl_graph_destroy(fused);
+  return has;
 }
 
-// The kernels of large iterations have no experts and custom ops yet, the portable ones no codes.
+// Codes have no portable kernels for large iterations.
 static void cuda_defaults(const void *model, const mgl_build *build, const mgl_graph *program,
                           mgl_device_defaults *out) {
   (void)build;
   const cuda_model *m = model;
   const bool wgmma = m->options.device->kernels == MGL_CUDA_KERNELS_WGMMA;
   bool codes = wgmma || !mgl_packed_has_codes(program);
-  bool large = m->options.device->sm_count <= MGL_WIDE_MAX_WORKERS && codes &&
-               !has_mixture(program) && mgl_cuda_custom_find(program) == NULL;
+  bool large =
+      m->options.device->sm_count <= MGL_WIDE_MAX_WORKERS && codes && will_have_stages(program);
   *out = (mgl_device_defaults){
       .where = "this GPU",
       .iteration_tokens = large ? USUAL_LARGE_ITERATION_TOKENS : USUAL_ITERATION_TOKENS,
@@ -95,10 +99,21 @@ static mgl_status cuda_covers(const mgl_graph *program, mgl_error *err) {
   return status;
 }
 
+// Attention of windows or sinks, of which kernels that are launched one by one have not been tried.
+static bool has_own_attention(const mgl_graph *program) {
+  for (size_t i = 0; i < program->op_count; i++) {
+    const mgl_op *op = &program->ops[i];
+    if (op->attrs[MGL_ATTR_WINDOW] != 0 || mgl_op_input(op, MGL_ROLE_SINKS) != MGL_NO_TENSOR) {
+      return true;
+    }
+  }
+  return false;
+}
+
 // Mode mega, and those in which an iteration is a chain of kernels. Of custom ops these have no
 // kernels; what is not fused (mode eager) is of plain kernels.
 static uint32_t cuda_modes_of(const mgl_graph *program) {
-  const bool chains = mgl_cuda_custom_find(program) == NULL;
+  const bool chains = mgl_cuda_custom_find(program) == NULL && !has_own_attention(program);
   const uint32_t all = (1u << MGL_MODE_COUNT) - 1;
   const mgl_mode eager = mgl_mode_of(MGL_LEVEL_EAGER, MGL_GRAPHS_NONE);
   return chains ? all & ~(1u << eager) : 1u << MGL_MODE_MEGA;

@@ -103,14 +103,13 @@ enum { MGL_CUDA_CARRIED_TOKENS = 16 };  // graphs for at most so many tokens may
 // of row g + 8 u (t: 0 to 3; g: 0 to 7; s, h, i, u: 0 or 1) lie at 1024 j + 512 s + 16 (4 g + t) +
 // 4 (2 h + u) + 2 i: the elements of a k-step are not neighbours, but the activations' are the same
 // ones.
+// (What few models have stands in fields that their ops have no other use for, under the names of
+// functions below: in unions, loads would be in another order in all models' kernels.)
 typedef struct mgl_cuda_op {
-  uint32_t kind;   // mgl_op_kind
-  uint32_t flags;  // mgl_cuda_op_flags; of linears their packing too (mgl_op_packing)
-  uint32_t k;      // elements that a dot product or a norm runs over
-  union {
-    uint32_t k_padded;
-    uint32_t window;  // attend: tokens that a query attends to, itself included; 0: all
-  };
+  uint32_t kind;       // mgl_op_kind
+  uint32_t flags;      // mgl_cuda_op_flags; of linears their packing too (mgl_op_packing)
+  uint32_t k;          // elements that a dot product or a norm runs over
+  uint32_t k_padded;   // attend: its window (mgl_op_window)
   uint32_t n;          // elements of an output row
   uint32_t row_tiles;  // tiles of 8 tokens that one pass over the weights computes: 1, 2 or 4
   uint32_t passes;  // over the weights, each for the next row_tiles; attend: most units of a task
@@ -123,17 +122,12 @@ typedef struct mgl_cuda_op {
   const uint8_t *weights;  // packed (above); embed: the table, bf16 row by row
   const void *x;           // input rows; attend: qkv f32 [T, H + 2 HKV, HD]
   const float *norm;       // [k] of the RMS norm
-  union {
-    const float *bias;   // [n] or NULL; of experts: of all of them, of gate alone
-    const float *sinks;  // attend: [H], scores that have no value, or NULL
-  };
-  union {
-    const float *residual;  // [T, n]
-    const float *up_bias;   // of gate and up of experts, with `bias`
-  };
-  void *out;            // embed, linear, qkv_proj, linear_add, logits: f32; else bf16
-  const float *angles;  // attend: [T, HD / 2, 2] cos and sin; rope_angles: [HD / 2] frequencies;
-                        // of experts: [T, E] the router's logits
+  const float *bias;       // [n] or NULL; of experts: of all of them, of gate alone;
+                           // attend: mgl_op_sinks
+  const float *residual;   // [T, n]; gate and up of experts: mgl_op_up_bias
+  void *out;               // embed, linear, qkv_proj, linear_add, logits: f32; else bf16
+  const float *angles;     // attend: [T, HD / 2, 2] cos and sin; rope_angles: [HD / 2] frequencies;
+                           // of experts: [T, E] the router's logits
   union {
     const float *q_norm;  // attend: [HD] or NULL
     uint64_t exchange;  // linear_add over several ranks: which of those of the program, from 1 on;
@@ -143,6 +137,21 @@ typedef struct mgl_cuda_op {
   uint16_t *k_cache;  // attend: bf16 [pages, HKV, P, HD]
   uint16_t *v_cache;  // attend: bf16 [pages, HKV, HD, P]
 } mgl_cuda_op;
+
+// Of attend: tokens that a query attends to, itself included; 0: all.
+MGL_SHARED_FN uint32_t mgl_op_window(const mgl_cuda_op *op) {
+  return op->k_padded;
+}
+
+// Of attend: [H], scores that have no value, or NULL.
+MGL_SHARED_FN const float *mgl_op_sinks(const mgl_cuda_op *op) {
+  return op->bias;
+}
+
+// Of gate and up of experts that have biases: those of up.
+MGL_SHARED_FN const float *mgl_op_up_bias(const mgl_cuda_op *op) {
+  return op->residual;
+}
 
 // A task as its worker's warps see it. Linears: begin and end are row blocks.
 typedef struct mgl_cuda_step {

@@ -92,7 +92,7 @@ static void bind_linear(const mgl_cuda_addresses *a, uint32_t graph, uint32_t op
     out->bias = norm_of(a, op, biases.first);
   }
   if (biases.count > 1) {
-    out->up_bias = norm_of(a, op, biases.first + 1);
+    out->residual = norm_of(a, op, biases.first + 1);  // mgl_op_up_bias
   }
   uint32_t logits = mgl_op_input(op, MGL_ROLE_ROUTER);
   if (logits != MGL_NO_TENSOR) {
@@ -112,9 +112,9 @@ static void bind_attend(const mgl_cuda_addresses *a, uint32_t graph, const mgl_o
     out->k_norm = norm_of(a, op, 7);
   }
   if (mgl_op_input(op, MGL_ROLE_SINKS) != MGL_NO_TENSOR) {
-    out->sinks = norm_of(a, op, 6);
+    out->bias = norm_of(a, op, 6);  // mgl_op_sinks
   }
-  out->window = (uint32_t)op->attrs[MGL_ATTR_WINDOW];
+  out->k_padded = (uint32_t)op->attrs[MGL_ATTR_WINDOW];  // mgl_op_window
   out->k_cache = mgl_cuda_pointer(kv);
   out->v_cache = mgl_cuda_pointer(kv + a->layout->kv_half_bytes);
 }

@@ -480,6 +480,75 @@ static void codes_and_experts_have_all_modes(void **state) {
   }
 }
 
+// Fused tasks of a model with windows have mode mega only: who asks for mode full, or another of
+// graphs, gets it by plain kernels, and not mode mega without a word.
+static void check_mode_full(const mgl_config *config) {
+  static const struct {
+    const char *json, *note;
+    mgl_mode mode;
+  } cases[] = {
+      {"{\"graph_mode\": \"MEGA\"}", "", MGL_MODE_MEGA},
+      {"{\"graph_mode\": \"FULL\"}",
+       "mode full runs the model by plain kernels, which are slow: fused tasks have no such "
+       "graphs of it",
+       MGL_MODE_FULL},
+      {"{\"preset\": \"fastest-graphs\"}",
+       "mode full-and-piecewise runs the model by plain kernels, which are slow: fused tasks have "
+       "no such graphs of it",
+       MGL_MODE_FULL_AND_PIECEWISE}};
+  const mgl_model_folder folder = {.config = *config};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    mgl_compilation c;
+    mgl_runner *runner = NULL;
+    read_compilation(&c, cases[i].json);
+    device = fake_cuda_device();
+    cuda = (mgl_cuda_options){.device = &device, .get_code = fake_cuda_code};
+    const mgl_build build = {.iteration_tokens = 8,
+                             .sequences = 2,
+                             .sequence_tokens = 32,
+                             .weights = MGL_WEIGHTS_DUMMY,
+                             .compilation = &c,
+                             .cuda = &cuda};
+    MUST(mgl_runner_create(&folder, &build, &runner, &err));
+    assert_string_equal(mgl_runner_note(runner), cases[i].note);
+    assert_int_equal(mgl_runner_usual_mode(runner), cases[i].mode);
+    mgl_runner_destroy(runner);
+    assert_int_equal(fake.live, 0);
+  }
+}
+
+// A dense model of which every other layer has a window.
+static mgl_config windows_in_turn(void) {
+  mgl_config config = small_config(MGL_FAMILY_LLAMA);
+  config.vocab_size = 512;
+  config.window_tokens = 16;
+  config.window_layers[0] = 1;
+  return config;
+}
+
+static void mode_full_is_never_replaced(void **state) {
+  (void)state;
+  const mgl_config windows = windows_in_turn();
+  check_mode_full(&windows);
+}
+
+// Without kernels for large iterations, the engine's are as large as fused tasks take them.
+static void iterations_of_windows_are_small(void **state) {
+  (void)state;
+  const mgl_config windows = windows_in_turn();
+  const mgl_model_folder folder = {.config = windows};
+  device = fake_cuda_device();
+  cuda = (mgl_cuda_options){.device = &device, .get_code = fake_cuda_code};
+  mgl_build build = {
+      .sequences = 2, .sequence_tokens = 32, .weights = MGL_WEIGHTS_DUMMY, .cuda = &cuda};
+  mgl_runner *runner = NULL;
+  MUST(mgl_runner_create(&folder, &build, &runner, &err));
+  const uint32_t tokens = mgl_runner_limits(runner)->tokens;
+  assert_in_range(tokens, 1, MGL_CUDA_MAX_TOKENS);
+  mgl_runner_destroy(runner);
+  check_mega(&windows);
+}
+
 static void what_a_gpu_lacks_is_refused_with_the_reason(void **state) {
   (void)state;
   static const struct {
@@ -523,6 +592,8 @@ int main(void) {
       cmocka_unit_test(a_failed_capture_is_an_error),
       cmocka_unit_test(a_nan_is_found_where_it_is_made),
       cmocka_unit_test(codes_and_experts_have_all_modes),
+      cmocka_unit_test(mode_full_is_never_replaced),
+      cmocka_unit_test(iterations_of_windows_are_small),
       cmocka_unit_test(what_a_gpu_lacks_is_refused_with_the_reason),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -457,7 +457,7 @@ MGL_DEVICE uint32_t mgl_attend_head(const mgl_attend *a, uint32_t column) {
 
 // The sink of a column's head, times log2 e; minus infinity: it has none.
 MGL_DEVICE float mgl_attend_sink(const mgl_attend *a, uint32_t column) {
-  const float *sinks = MGL_HAS_SINKS ? a->slot->op.sinks : nullptr;
+  const float *sinks = MGL_HAS_SINKS ? mgl_op_sinks(&a->slot->op) : nullptr;
   return sinks == nullptr ? mgl_attend_unseen()
                           : __ldg(sinks + mgl_attend_head(a, column)) * 1.44269504f;
 }

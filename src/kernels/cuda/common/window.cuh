@@ -17,7 +17,7 @@ MGL_DEVICE uint32_t mgl_window_first(const mgl_cuda_op *op, uint32_t position) {
   if (!MGL_HAS_WINDOWS) {
     return 0;
   }
-  const uint32_t window = op->window;
+  const uint32_t window = mgl_op_window(op);
   return window != 0 && position >= window ? position + 1 - window : 0;
 }
 

@@ -82,7 +82,7 @@ MGL_DEVICE void mgl_expert_ask_biases(const mgl_worker *w, const mgl_linear *l, 
   const uint32_t *routes = mgl_expert_routes(w, row);
   if (UP) {
     const uint32_t expert = there ? routes[column / MGL_EXPERT_FEATURES * 2] : 0;
-    const float *from = (half == 0 ? l->op->bias : l->op->up_bias) +
+    const float *from = (half == 0 ? l->op->bias : mgl_op_up_bias(l->op)) +
                         (size_t)expert * MGL_EXPERT_FEATURES + column % MGL_EXPERT_FEATURES;
     out->v[0] = there ? mgl_load_l2_float((const uint8_t *)from) : 0.0f;
     return;

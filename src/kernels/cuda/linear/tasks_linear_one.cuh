@@ -61,13 +61,11 @@ MGL_DEVICE uint32_t mgl_one_piece(const mgl_worker *w, uint32_t round) {
                                : (round / 2 * MGL_ONE_PIECES + w->lane / 4) * 2 + round % 2;
 }
 
-// Whether a piece is behind the row's end, as some of experts of codes and of cut rows are.
+// Whether pieces of the last page, or panel, may lie behind the row's end. (Where not, nobody asks,
+// so that the machine code is what it was without such models.)
 template <mgl_packing P>
-MGL_DEVICE bool mgl_one_is_behind(const mgl_worker *w, const mgl_linear *l, uint32_t piece) {
-  if constexpr (P == MGL_PACKING_BF16 ? MGL_HAS_CUT_ROWS : MGL_HAS_EXPERTS && MGL_EXPERTS_CUT) {
-    return mgl_one_element<P>(w, piece) >= l->k;
-  }
-  return false;
+constexpr bool mgl_one_cuts() {
+  return P == MGL_PACKING_BF16 ? MGL_HAS_CUT_ROWS != 0 : MGL_HAS_EXPERTS && MGL_EXPERTS_CUT;
 }
 
 // This lane's groups of x, as they lie in memory; bf16 fills only [][0].
@@ -85,7 +83,12 @@ MGL_DEVICE void mgl_one_ask(const mgl_worker *w, const mgl_linear *l, const uint
 #pragma unroll
   for (uint32_t round = 0; round < mgl_one_x<NORMED>::ROUNDS; round++) {
     uint32_t piece = mgl_one_piece<P>(w, round);
-    if (round < rounds && piece < 2 * l->pages && !mgl_one_is_behind<P>(w, l, piece)) {
+    if (round < rounds && piece < 2 * l->pages) {
+      if constexpr (mgl_one_cuts<P>()) {
+        if (mgl_one_element<P>(w, piece) >= l->k) {
+          continue;
+        }
+      }
       const uint8_t *from = x + (size_t)mgl_one_element<P>(w, piece) * bytes;
       out->v[round][0] = mgl_load_l2(from);
       if (NORMED) {
@@ -148,7 +151,12 @@ MGL_DEVICE void mgl_one_load_norm(const mgl_worker *w, const mgl_linear *l, mgl_
   for (uint32_t round = 0; round < MGL_ONE_NORMED_ROUNDS; round++) {
     uint32_t piece = mgl_one_piece<P>(w, round);
     norm->v[round][0] = norm->v[round][1] = {};
-    if (piece < 2 * l->pages && !mgl_one_is_behind<P>(w, l, piece)) {
+    if (piece < 2 * l->pages) {
+      if constexpr (mgl_one_cuts<P>()) {
+        if (mgl_one_element<P>(w, piece) >= l->k) {
+          continue;
+        }
+      }
       const float4 *from = (const float4 *)(l->norm + mgl_one_element<P>(w, piece));
       norm->v[round][0] = __ldg(from);
       norm->v[round][1] = __ldg(from + 1);
@@ -407,9 +415,10 @@ MGL_DEVICE void mgl_one_pair(mgl_worker *w, const mgl_linear *l,
     first = mgl_one_gather(w, even, at->piece);
   }
   mgl_one_sums second = mgl_one_gather(w, odd, at->piece + 2);
-  if (MGL_HAS_CUT_ROWS &&
-      (at->piece / 2 + 1) * MGL_CUDA_PAGE_K + w->warp * MGL_LINEAR_WARP_K >= l->k) {
-    second = {0, 0};  // of what lies in the ring behind the row's end
+  if constexpr (mgl_one_cuts<MGL_PACKING_BF16>()) {
+    if ((at->piece / 2 + 1) * MGL_CUDA_PAGE_K + w->warp * MGL_LINEAR_WARP_K >= l->k) {
+      second = {0, 0};  // of what lies in the ring behind the row's end
+    }
   }
   if (ring->left > 0) {
     mgl_one_load_pair(w, l, ring, pages);

@@ -130,11 +130,17 @@ void gpu_ops_same_run(gpu_bench *bench, int count, char **arguments) {
   config.vocab_size = 640;
   config.context_tokens = 4096;
   printf("\n## The same bits op by op\n\n");
-  gpu_check(bench,
-            only[0] == 0 || strcmp(only, "codes") == 0 || strcmp(only, "dense") == 0 ||
-                strcmp(only, "mixture") == 0 || strcmp(only, "oss") == 0 ||
-                strcmp(only, "oss_mxfp4") == 0,
-            "expected codes, dense, mixture, oss, oss_mxfp4 or nothing, found \"%s\"", only);
+  // Of small models, which have experts.
+  static const char *const models[] = {"oss", "oss_mxfp4", "experts_fp8", "experts_int4"};
+  bool known = only[0] == 0 || strcmp(only, "codes") == 0 || strcmp(only, "dense") == 0 ||
+               strcmp(only, "mixture") == 0;
+  for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+    known = known || strcmp(only, models[i]) == 0;
+  }
+  gpu_check(bench, known,
+            "expected codes, dense, mixture, oss, oss_mxfp4, experts_fp8, experts_int4 or nothing, "
+            "found \"%s\"",
+            only);
   if (only[0] == 0 || strcmp(only, "codes") == 0) {
     static const mgl_form forms[] = {
         {MGL_DTYPE_E4M3, 128, false}, {MGL_DTYPE_I4, 64, false}, {MGL_DTYPE_I8, 32, false}};
@@ -160,13 +166,12 @@ void gpu_ops_same_run(gpu_bench *bench, int count, char **arguments) {
         .expert_count = 16, .slots = 4, .inner_size = 256, .renormalise = true, .scale = 1};
     compare_model(bench, &config, 150, MIXTURE_OPS);
   }
-  static const char *const models[] = {"oss", "oss_mxfp4"};
   for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
     if (only[0] == 0 || strcmp(only, models[i]) == 0) {
-      gpu_model oss;
-      gpu_model_open(models[i], &oss);
-      compare_model(bench, &oss.config, 150, MIXTURE_OPS);
-      gpu_model_close(&oss);
+      gpu_model model;
+      gpu_model_open(models[i], &model);
+      compare_model(bench, &model.config, 150, MIXTURE_OPS);
+      gpu_model_close(&model);
     }
   }
 }

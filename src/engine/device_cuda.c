@@ -45,19 +45,15 @@ static mgl_status cuda_open(const mgl_build *build, void **out, mgl_error *err) 
   return MGL_OK;
 }
 
-// Whether the kernels of large iterations have all ops of a program: of those that fused tasks cover, they lack experts, windows, sinks, some biases, and
-// custom ops.
-static bool has_stages(const mgl_graph *fused) {
-  return mgl_stages_cover(fused) && mgl_cuda_custom_find(fused) == NULL;
-}
-
+// Whether the kernels of large iterations have all ops of a program: of those that fused tasks
+// cover, they lack experts, windows, sinks, some biases, and custom ops.
 static bool will_have_stages(const mgl_graph *program) {
   mgl_graph *fused = NULL;
   mgl_error ignored = {0};
   if (mgl_fuse_ops_cuda(program, &fused, &ignored) != MGL_OK) {
     return false;  // as the device will say when it is made
   }
-  const bool has = has_stages(fused);
+  const bool has = mgl_stages_cover(fused) && mgl_cuda_custom_find(fused) == NULL;
   mgl_graph_destroy(fused);
   return has;
 }

@@ -127,6 +127,7 @@ allowed_code() {
     I8) echo 9 ;;
     I4) echo 11 ;;
     U4) echo 5 ;;
+    E2M1) echo 4 ;;
     *) echo 3 ;;
   esac
 }

@@ -478,21 +478,12 @@ static void codes_and_experts_have_all_modes(void **state) {
     serve_some(&coded, ways[i]);
     assert_true(fake.task_launches > 0 && fake.task_launches % (4 * coded.layer_count) == 0);
   }
-}
-
-// A dense model of which every other layer has a window.
-static mgl_config windows_in_turn(void) {
-  mgl_config config = small_config(MGL_FAMILY_LLAMA);
-  config.vocab_size = 512;
-  config.window_tokens = 16;
-  config.window_layers[0] = 1;
-  return config;
+  fake.codes = false;  // of those that follow
 }
 
 // Fused tasks of a model with windows have mode mega only: who asks for mode full, or another of
 // graphs, gets it by plain kernels, and not mode mega without a word.
-static void mode_full_is_never_replaced(void **state) {
-  (void)state;
+static void check_mode_full(const mgl_config *config) {
   static const struct {
     const char *json, *note;
     mgl_mode mode;
@@ -506,14 +497,12 @@ static void mode_full_is_never_replaced(void **state) {
        "mode full-and-piecewise runs the model by plain kernels, which are slow: fused tasks have "
        "no such graphs of it",
        MGL_MODE_FULL_AND_PIECEWISE}};
-  const mgl_config windows = windows_in_turn();
-  const mgl_model_folder folder = {.config = windows};
+  const mgl_model_folder folder = {.config = *config};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     mgl_compilation c;
     mgl_runner *runner = NULL;
     read_compilation(&c, cases[i].json);
     device = fake_cuda_device();
-    fake.codes = false;
     cuda = (mgl_cuda_options){.device = &device, .get_code = fake_cuda_code};
     const mgl_build build = {.iteration_tokens = 8,
                              .sequences = 2,
@@ -529,13 +518,27 @@ static void mode_full_is_never_replaced(void **state) {
   }
 }
 
+// A dense model of which every other layer has a window.
+static mgl_config windows_in_turn(void) {
+  mgl_config config = small_config(MGL_FAMILY_LLAMA);
+  config.vocab_size = 512;
+  config.window_tokens = 16;
+  config.window_layers[0] = 1;
+  return config;
+}
+
+static void mode_full_is_never_replaced(void **state) {
+  (void)state;
+  const mgl_config windows = windows_in_turn();
+  check_mode_full(&windows);
+}
+
 // Without kernels for large iterations, the engine's are as large as fused tasks take them.
 static void iterations_of_windows_are_small(void **state) {
   (void)state;
   const mgl_config windows = windows_in_turn();
   const mgl_model_folder folder = {.config = windows};
   device = fake_cuda_device();
-  fake.codes = false;
   cuda = (mgl_cuda_options){.device = &device, .get_code = fake_cuda_code};
   mgl_build build = {
       .sequences = 2, .sequence_tokens = 32, .weights = MGL_WEIGHTS_DUMMY, .cuda = &cuda};

@@ -59,7 +59,7 @@ struct mgl_coded {
   static constexpr int X_SHIFT = WHOLE ? 13 : 14;      // the logarithm of the largest x
   static constexpr bool TABLE = P == MGL_PACKING_MX4;  // codes choose their operands from one
   // And of what a code of 1 is in its operand.
-  static constexpr int CODE_SHIFT = TABLE ? 1 : NIBBLES ? 4 : 0;
+  static constexpr int CODE_SHIFT = P == MGL_PACKING_MX4 ? 1 : NIBBLES ? 4 : 0;
 };
 
 // --- codes ---------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
-// Plain linears of codes, also of experts, in the order of the fused tasks (linear/codes.cuh): E4M3,
-// and integers and E2M1 without offsets. Only on a GPU; elsewhere codes keep the order of
+// Plain linears of codes, also of experts, in the order of the fused tasks (linear/codes.cuh): of
+// E4M3, integers and E2M1 without offsets. Only on a GPU; elsewhere codes keep the order of
 // plain_linear.cuh.
 //
 // A warp has 128 columns of each panel of 1024. x of these is made whole numbers of 15 bits, or

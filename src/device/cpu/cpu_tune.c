@@ -284,13 +284,14 @@ static bool choose_one_token(tuner *t, pass *p, mgl_linear_way *way) {
   mgl_linear_way ways[MOST_WAYS] = {*way};
   mgl_single_way best[MOST_SHAPES];
   size_t count = 1;
-  ways[0].long_k = 0;
+  ways[0].long_k = 0;  // all walk so
   for (size_t i = 0; i < sizeof tried / sizeof *tried; i++, count++) {
     ways[count] = ways[0];
     ways[count].one = tried[i];
   }
   for (uint32_t s = 0; s < t->shape_count; s++) {
     double costs[MOST_WAYS];
+    ways[0].one = *mgl_linear_single(way, t->shapes[s].k);
     if (!measure_shape(t, p, &t->shapes[s], ways, count, 1, costs)) {
       return false;
     }
@@ -413,9 +414,13 @@ static bool measure_all(tuner *t, mgl_linear_way *way) {
 
 mgl_linear_way mgl_known_way(mgl_simd simd, const char *processor) {
   mgl_linear_way way = mgl_cpu_kernels_for(simd)->usual;
-  bool is_bf16 = strcmp(mgl_simd_name(simd), "avx512_bf16") == 0;
+  bool is_bf16 = simd == MGL_SIMD_AVX512_BF16, is_512 = is_bf16 || simd == MGL_SIMD_AVX512;
   if (is_bf16 && strncmp(processor, "AuthenticAMD 26.", 16) == 0) {
     way.one.fetch = MGL_FETCH_NONE;  // Zen 5: docs/log/007
+  } else if (is_512 && strncmp(processor, "AuthenticAMD 25.", 16) == 0) {
+    way.one = (mgl_single_way){.in_turn = true};  // Zen 4: docs/log/268, 277
+    way.one_long = (mgl_single_way){.fetch = MGL_FETCH_L2, .ahead = 48 << 10};
+    way.long_k = 8192;
   } else if (is_bf16 && strncmp(processor, "GenuineIntel 6.", 15) == 0) {
     way.split = mgl_cpu_kernels_for(simd)->splits();  // Emerald Rapids: docs/log/185
     way.pack_tokens = 8;

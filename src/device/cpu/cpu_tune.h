@@ -9,8 +9,8 @@
 //
 // Passes of the ways alternate, and each counts beside the others of its round, so that others who
 // use the machine, and a memory that changes its pace, disturb all ways alike; a way must be better
-// by MGL_TUNE_LEAST_GAIN to be chosen over the one before. Rejected: measuring on memory of our own, which takes longer to make than to measure, and
-// is not laid out as the weights are.
+// by MGL_TUNE_LEAST_GAIN to be chosen over the one before. Rejected: measuring on memory of our
+// own, which takes longer to make than to measure, and is not laid out as the weights are.
 #ifndef MGL_DEVICE_CPU_CPU_TUNE_H
 #define MGL_DEVICE_CPU_CPU_TUNE_H
 

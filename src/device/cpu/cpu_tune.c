@@ -12,10 +12,11 @@
 #include "graph/act_dtype.h"
 
 enum {
-  WAYS_VERSION = 4,  // of ways and of the kernels that walk them; another one measures anew
+  WAYS_VERSION = 5,  // of ways and of the kernels that walk them; another one measures anew
   MOST_SHAPES = 2,   // widths of rows that are measured, those with most bytes
   MOST_WAYS = 12,    // that are compared at a time
   ROUNDS = 6,
+  MOST_ROUNDS = 15,   // of one token, whose ways differ least
   LEAST_ROUNDS = 3,   // else there is no result
   MOST_TOKENS = 128,  // the usual iteration; with fewer, panels look good whose x leaves L2
   SOME_TOKENS = 16,   // fewer wait for the memory with any panel (docs/log/189)
@@ -198,54 +199,81 @@ static int compare(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-// The lower quartile of each way, weighted by the bytes that each shape has of the model. False:
-// time ran out.
+static double median_of(double *values, size_t count) {
+  qsort(values, count, sizeof *values, compare);
+  return values[count / 2];
+}
+
+// Nanoseconds for a byte of this shape, of each way. What counts is a way's time beside the way in
+// the middle of its round, in the middle of all rounds: the pace of memory may change by half from
+// one round to the next, which then is every way's. False: time ran out.
+static bool measure_shape(tuner *t, pass *p, shape *s, const mgl_linear_way *ways, size_t count,
+                          uint32_t tokens, double *costs) {
+  double shares[MOST_WAYS][MOST_ROUNDS], middles[MOST_ROUNDS];
+  size_t most = tokens == 1 ? MOST_ROUNDS : ROUNDS, rounds = 0;
+  for (; rounds < most && mgl_clock_ns() < t->deadline_ns; rounds++) {
+    double round[MOST_WAYS];
+    for (size_t i = 0; i < count; i++) {
+      round[i] = run_pass(t, s, &ways[i], tokens, p);
+      shares[i][rounds] = round[i];
+    }
+    middles[rounds] = median_of(round, count);
+    for (size_t i = 0; i < count; i++) {
+      shares[i][rounds] /= middles[rounds];
+    }
+  }
+  if (rounds < LEAST_ROUNDS) {
+    return false;
+  }
+  double middle = median_of(middles, rounds);
+  for (size_t i = 0; i < count; i++) {
+    costs[i] = median_of(shares[i], rounds) * middle;
+  }
+  return true;
+}
+
+// The same of all shapes, weighted by the bytes that each has of the model.
 static bool measure(tuner *t, pass *p, const mgl_linear_way *ways, size_t count, uint32_t tokens,
                     double *costs) {
-  double samples[MOST_WAYS][ROUNDS];
+  double of_shape[MOST_WAYS];
   memset(costs, 0, count * sizeof *costs);
   for (uint32_t s = 0; s < t->shape_count; s++) {
-    size_t rounds = 0;
-    for (; rounds < ROUNDS && mgl_clock_ns() < t->deadline_ns; rounds++) {
-      for (size_t i = 0; i < count; i++) {
-        samples[i][rounds] = run_pass(t, &t->shapes[s], &ways[i], tokens, p);
-      }
-    }
-    if (rounds < LEAST_ROUNDS) {
+    if (!measure_shape(t, p, &t->shapes[s], ways, count, tokens, of_shape)) {
       return false;
     }
     for (size_t i = 0; i < count; i++) {
-      qsort(samples[i], rounds, sizeof samples[i][0], compare);
-      costs[i] += samples[i][rounds / 4] * (double)t->shapes[s].bytes;
+      costs[i] += of_shape[i] * (double)t->shapes[s].bytes;
     }
   }
   return true;
 }
 
-// The cheapest way replaces ways[0], the present one, where it is cheaper by enough.
+// The cheapest way replaces the first one, the present one, where it is cheaper by enough.
+static size_t cheapest(const double *costs, size_t count) {
+  size_t best = 0;
+  for (size_t i = 1; i < count; i++) {
+    double least = best == 0 ? costs[0] * (1 - MGL_TUNE_LEAST_GAIN) : costs[best];
+    best = costs[i] < least ? i : best;
+  }
+  return best;
+}
+
 static bool choose(tuner *t, pass *p, const mgl_linear_way *ways, size_t count, uint32_t tokens,
                    mgl_linear_way *out) {
   double costs[MOST_WAYS];
   if (!measure(t, p, ways, count, tokens, costs)) {
     return false;
   }
-  size_t best = 0;
-  for (size_t i = 1; i < count; i++) {
-    double least = best == 0 ? costs[0] * (1 - MGL_TUNE_LEAST_GAIN) : costs[best];
-    best = costs[i] < least ? i : best;
-  }
-  *out = ways[best];
+  *out = ways[cheapest(costs, count)];
   return true;
 }
 
 // --- the choices, one after the other ------------------------------------------------------------
 
+// Each width of rows by itself: a long row leaves the processor less to do at once where rows are
+// taken in turn.
 static bool choose_one_token(tuner *t, pass *p, mgl_linear_way *way) {
-  static const struct {
-    bool in_turn;
-    mgl_fetch fetch;
-    uint32_t ahead;
-  } tried[] = {
+  static const mgl_single_way tried[] = {
       {false, MGL_FETCH_NONE, 0},      {false, MGL_FETCH_L1, 4 << 10},
       {false, MGL_FETCH_L1, 16 << 10}, {false, MGL_FETCH_L2, 16 << 10},
       {false, MGL_FETCH_L2, 48 << 10}, {true, MGL_FETCH_NONE, 0},
@@ -254,14 +282,27 @@ static bool choose_one_token(tuner *t, pass *p, mgl_linear_way *way) {
       {true, MGL_FETCH_L2, 64 << 10},
   };
   mgl_linear_way ways[MOST_WAYS] = {*way};
+  mgl_single_way best[MOST_SHAPES];
   size_t count = 1;
+  ways[0].long_k = 0;  // all walk so
   for (size_t i = 0; i < sizeof tried / sizeof *tried; i++, count++) {
-    ways[count] = *way;
-    ways[count].one_in_turn = tried[i].in_turn;
-    ways[count].one_fetch = tried[i].fetch;
-    ways[count].one_ahead = tried[i].ahead;
+    ways[count] = ways[0];
+    ways[count].one = tried[i];
   }
-  return choose(t, p, ways, count, 1, way);
+  for (uint32_t s = 0; s < t->shape_count; s++) {
+    double costs[MOST_WAYS];
+    ways[0].one = *mgl_linear_single(way, t->shapes[s].k);
+    if (!measure_shape(t, p, &t->shapes[s], ways, count, 1, costs)) {
+      return false;
+    }
+    best[s] = ways[cheapest(costs, count)].one;
+  }
+  uint32_t wide = t->shape_count > 1 && t->shapes[1].k > t->shapes[0].k ? 1 : 0;
+  uint32_t narrow = t->shape_count > 1 && t->shapes[1].k < t->shapes[0].k ? 1 : 0;
+  way->one = best[narrow];
+  way->one_long = best[wide];
+  way->long_k = wide == narrow ? 0 : t->shapes[wide].k;
+  return true;
 }
 
 static bool is_tiled(const tuner *t) {
@@ -373,9 +414,13 @@ static bool measure_all(tuner *t, mgl_linear_way *way) {
 
 mgl_linear_way mgl_known_way(mgl_simd simd, const char *processor) {
   mgl_linear_way way = mgl_cpu_kernels_for(simd)->usual;
-  bool is_bf16 = strcmp(mgl_simd_name(simd), "avx512_bf16") == 0;
+  bool is_bf16 = simd == MGL_SIMD_AVX512_BF16, is_512 = is_bf16 || simd == MGL_SIMD_AVX512;
   if (is_bf16 && strncmp(processor, "AuthenticAMD 26.", 16) == 0) {
-    way.one_fetch = MGL_FETCH_NONE;  // Zen 5: docs/log/007
+    way.one.fetch = MGL_FETCH_NONE;  // Zen 5: docs/log/007
+  } else if (is_512 && strncmp(processor, "AuthenticAMD 25.", 16) == 0) {
+    way.one = (mgl_single_way){.in_turn = true};  // Zen 4: docs/log/268, 277
+    way.one_long = (mgl_single_way){.fetch = MGL_FETCH_L2, .ahead = 48 << 10};
+    way.long_k = 8192;
   } else if (is_bf16 && strncmp(processor, "GenuineIntel 6.", 15) == 0) {
     way.split = mgl_cpu_kernels_for(simd)->splits();  // Emerald Rapids: docs/log/185
     way.pack_tokens = 8;

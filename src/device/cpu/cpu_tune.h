@@ -7,10 +7,10 @@
 // together, and the cache folder keeps the best (way_cache.h). A table of known processors says
 // where to begin, and is what small models get, that fit into caches.
 //
-// Passes of the ways alternate, and the lower quartile counts, so that others who use the machine
-// disturb all ways alike; a way must be better by MGL_TUNE_LEAST_GAIN to be chosen over the one
-// before. Rejected: measuring on memory of our own, which takes longer to make than to measure, and
-// is not laid out as the weights are.
+// Passes of the ways alternate, and each counts beside the others of its round, so that others who
+// use the machine, and a memory that changes its pace, disturb all ways alike; a way must be better
+// by MGL_TUNE_LEAST_GAIN to be chosen over the one before. Rejected: measuring on memory of our
+// own, which takes longer to make than to measure, and is not laid out as the weights are.
 #ifndef MGL_DEVICE_CPU_CPU_TUNE_H
 #define MGL_DEVICE_CPU_CPU_TUNE_H
 

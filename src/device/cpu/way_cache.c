@@ -12,7 +12,7 @@
 #include "base/json.h"
 #include "base/new_file.h"
 
-enum { PATH_BYTES = MGL_CACHE_FOLDER_BYTES + 128 };
+enum { PATH_BYTES = MGL_CACHE_FOLDER_BYTES + 128, KEY_BYTES = 32 };
 
 static void path_of(const char *folder, const char *about, char out[PATH_BYTES]) {
   char hash[MGL_HASH_TEXT_BYTES];
@@ -21,6 +21,11 @@ static void path_of(const char *folder, const char *about, char out[PATH_BYTES])
 }
 
 // --- reading -------------------------------------------------------------------------------------
+
+static const char *key_of(const char *prefix, const char *name, char out[KEY_BYTES]) {
+  (void)snprintf(out, KEY_BYTES, "%s_%s", prefix, name);
+  return out;
+}
 
 // Required, and within what kernels take.
 static mgl_status read_number(mgl_json_object o, const char *key, uint64_t most, uint32_t *out,
@@ -38,12 +43,21 @@ static mgl_status read_flag(mgl_json_object o, const char *key, bool *out, mgl_e
   return MGL_OK;
 }
 
-static mgl_status read_way(mgl_json_object o, mgl_linear_way *out, mgl_error *err) {
+// Of keys that begin so.
+static mgl_status read_single(mgl_json_object o, const char *prefix, mgl_single_way *out,
+                              mgl_error *err) {
+  char key[KEY_BYTES];
   uint32_t fetch = 0;
-  MGL_TRY(read_flag(o, "one_in_turn", &out->one_in_turn, err));
-  MGL_TRY(read_number(o, "one_fetch", MGL_FETCH_COUNT - 1, &fetch, err));
-  out->one_fetch = (mgl_fetch)fetch;
-  MGL_TRY(read_number(o, "one_ahead", MGL_LINEAR_MOST_AHEAD, &out->one_ahead, err));
+  MGL_TRY(read_flag(o, key_of(prefix, "in_turn", key), &out->in_turn, err));
+  MGL_TRY(read_number(o, key_of(prefix, "fetch", key), MGL_FETCH_COUNT - 1, &fetch, err));
+  out->fetch = (mgl_fetch)fetch;
+  return read_number(o, key_of(prefix, "ahead", key), MGL_LINEAR_MOST_AHEAD, &out->ahead, err);
+}
+
+static mgl_status read_way(mgl_json_object o, mgl_linear_way *out, mgl_error *err) {
+  MGL_TRY(read_single(o, "one", &out->one, err));
+  MGL_TRY(read_single(o, "long", &out->one_long, err));
+  MGL_TRY(read_number(o, "long_k", UINT32_MAX, &out->long_k, err));
   MGL_TRY(read_number(o, "few_ahead", MGL_LINEAR_MOST_BLOCKS, &out->few_ahead, err));
   MGL_TRY(read_number(o, "pack_tokens", UINT32_MAX, &out->pack_tokens, err));
   MGL_TRY(read_flag(o, "split", &out->split, err));
@@ -117,10 +131,13 @@ mgl_status mgl_way_cache_write(const char *folder, const char *about, const mgl_
   mgl_new_file file = {.fd = -1};
   char path[PATH_BYTES];
   path_of(folder, about, path);
+  const mgl_single_way *one = &way->one, *longs = &way->one_long;
   json_t *value =
-      json_pack("{s:s, s:i, s:i, s:I, s:I, s:I, s:i, s:i, s:I, s:I}", "about", about, "one_in_turn",
-                way->one_in_turn, "one_fetch", (int)way->one_fetch, "one_ahead",
-                (json_int_t)way->one_ahead, "few_ahead", (json_int_t)way->few_ahead, "pack_tokens",
+      json_pack("{s:s, s:i, s:i, s:I, s:i, s:i, s:I, s:I, s:I, s:I, s:i, s:i, s:I, s:I}", "about",
+                about, "one_in_turn", one->in_turn, "one_fetch", (int)one->fetch, "one_ahead",
+                (json_int_t)one->ahead, "long_in_turn", longs->in_turn, "long_fetch",
+                (int)longs->fetch, "long_ahead", (json_int_t)longs->ahead, "long_k",
+                (json_int_t)way->long_k, "few_ahead", (json_int_t)way->few_ahead, "pack_tokens",
                 (json_int_t)way->pack_tokens, "split", way->split, "many_fetch", way->many_fetch,
                 "some_rows", (json_int_t)way->some_rows, "many_rows", (json_int_t)way->many_rows);
   char *text = value == NULL ? NULL : json_dumps(value, JSON_INDENT(1));
@@ -154,10 +171,19 @@ static void append_rows(uint32_t rows, mgl_text *out) {
   }
 }
 
+static void append_single(const mgl_single_way *way, mgl_text *out) {
+  mgl_text_format(out, "rows %s", way->in_turn ? "in turn" : "side by side");
+  if (way->fetch != MGL_FETCH_NONE) {
+    mgl_text_format(out, ", %" PRIu32 " bytes ahead into L%d", way->ahead, (int)way->fetch);
+  }
+}
+
 void mgl_way_append(const mgl_linear_way *way, mgl_text *out) {
-  mgl_text_format(out, "1 token: rows %s", way->one_in_turn ? "in turn" : "side by side");
-  if (way->one_fetch != MGL_FETCH_NONE) {
-    mgl_text_format(out, ", %" PRIu32 " bytes ahead into L%d", way->one_ahead, (int)way->one_fetch);
+  mgl_text_append_string(out, "1 token: ");
+  append_single(&way->one, out);
+  if (way->long_k > 0) {
+    mgl_text_format(out, "; from %" PRIu32 " elements on ", way->long_k);
+    append_single(&way->one_long, out);
   }
   mgl_text_format(out, "; few: %" PRIu32 " blocks ahead; packed from %" PRIu32 " on%s%s, ",
                   way->few_ahead, way->pack_tokens, way->split ? ", split" : "",

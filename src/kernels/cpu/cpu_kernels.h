@@ -49,12 +49,18 @@ typedef struct mgl_rmsnorm_args {
 // the machine (device/cpu/cpu_tune.h); results are the same bits in every way.
 typedef enum mgl_fetch { MGL_FETCH_NONE, MGL_FETCH_L1, MGL_FETCH_L2, MGL_FETCH_COUNT } mgl_fetch;
 
+// Of one token: four rows of weights side by side, or one after the other; and what is fetched that
+// is read `ahead` bytes later, side by side in whole blocks of four rows.
+typedef struct mgl_single_way {
+  bool in_turn;
+  mgl_fetch fetch;
+  uint32_t ahead;  // at most MGL_LINEAR_MOST_AHEAD
+} mgl_single_way;
+
 typedef struct mgl_linear_way {
-  // One token: four rows of weights side by side, or one after the other; and what is fetched that
-  // is read `one_ahead` bytes later, side by side in whole blocks of four rows.
-  bool one_in_turn;
-  mgl_fetch one_fetch;
-  uint32_t one_ahead;  // at most MGL_LINEAR_MOST_AHEAD
+  // One token; rows of `long_k` elements and more have a way of their own. 0: no rows are so long.
+  mgl_single_way one, one_long;
+  uint32_t long_k;
   // A few tokens: blocks of four rows between a fetch and its use; 0: nothing is fetched.
   uint32_t few_ahead;
   // Many tokens: from which number on x is packed; whether bf16 is packed as f32, odd and even
@@ -66,6 +72,10 @@ typedef struct mgl_linear_way {
   bool many_fetch;
   uint32_t some_rows, many_rows;  // at least 4; 0: as many as are 256 KiB
 } mgl_linear_way;
+
+static inline const mgl_single_way *mgl_linear_single(const mgl_linear_way *way, uint32_t k) {
+  return way->long_k == 0 || k < way->long_k ? &way->one : &way->one_long;
+}
 
 enum {
   MGL_LINEAR_MOST_AHEAD = 1 << 20,

@@ -234,10 +234,6 @@ INLINE void compute_packed(const mgl_linear_args *args, size_t begin, size_t end
 }
 
 INLINE void linear_of(const mgl_linear_args *args, size_t begin, size_t end, kinds kind) {
-  if (args->token_count == 1) {
-    choose_single(args, begin, end, kind);
-    return;
-  }
   vec state[linear_state];
   plan p = plan_linear(args, begin, end, kind);
   size_t state_stride = (size_t)args->token_count * linear_rows;  // of a block
@@ -252,6 +248,10 @@ INLINE void linear_of(const mgl_linear_args *args, size_t begin, size_t end, kin
   }
 }
 
+SEPARATE void single_bf16_bf16(const mgl_linear_args *args, size_t begin, size_t end) {
+  choose_single(args, begin, end, (kinds){operand_bf16_pairs, operand_bf16_pairs});
+}
+
 SEPARATE void linear_bf16_bf16(const mgl_linear_args *args, size_t begin, size_t end) {
   linear_of(args, begin, end, (kinds){operand_bf16_pairs, operand_bf16_pairs});
 }
@@ -264,6 +264,10 @@ SEPARATE void split_bf16_bf16(const mgl_linear_args *args, size_t begin, size_t 
   compute_packed(args, begin, end, (kinds){operand_bf16_split, operand_bf16_pairs});
 }
 
+SEPARATE void single_f32_bf16(const mgl_linear_args *args, size_t begin, size_t end) {
+  choose_single(args, begin, end, (kinds){operand_f32, operand_bf16});
+}
+
 SEPARATE void linear_f32_bf16(const mgl_linear_args *args, size_t begin, size_t end) {
   linear_of(args, begin, end, (kinds){operand_f32, operand_bf16});
 }
@@ -272,12 +276,20 @@ SEPARATE void packed_f32_bf16(const mgl_linear_args *args, size_t begin, size_t 
   compute_packed(args, begin, end, (kinds){operand_f32, operand_bf16});
 }
 
+SEPARATE void single_f32_f16(const mgl_linear_args *args, size_t begin, size_t end) {
+  choose_single(args, begin, end, (kinds){operand_f32, operand_f16});
+}
+
 SEPARATE void linear_f32_f16(const mgl_linear_args *args, size_t begin, size_t end) {
   linear_of(args, begin, end, (kinds){operand_f32, operand_f16});
 }
 
 SEPARATE void packed_f32_f16(const mgl_linear_args *args, size_t begin, size_t end) {
   compute_packed(args, begin, end, (kinds){operand_f32, operand_f16});
+}
+
+SEPARATE void single_f32_f32(const mgl_linear_args *args, size_t begin, size_t end) {
+  choose_single(args, begin, end, (kinds){operand_f32, operand_f32});
 }
 
 SEPARATE void linear_f32_f32(const mgl_linear_args *args, size_t begin, size_t end) {
@@ -294,7 +306,7 @@ static void linear(const mgl_linear_args *given, size_t begin, size_t end) {
   mgl_linear_args with_way = *given;
   const mgl_linear_args *args = &with_way;
   with_way.way = given->way != NULL ? given->way : &usual_way;
-  bool packed = args->packed;
+  bool packed = args->packed, one = !packed && args->token_count == 1;
   if (mgl_dtype_is_code(args->w_dtype)) {
     (mgl_code_is_integer(args->w_dtype) ? linear_whole : linear_codes)(args, begin, end);
     return;
@@ -303,14 +315,21 @@ static void linear(const mgl_linear_args *given, size_t begin, size_t end) {
     assert(args->w_dtype == MGL_DTYPE_BF16);
     (packed && args->split ? split_bf16_bf16
      : packed              ? packed_bf16_bf16
+     : one                 ? single_bf16_bf16
                            : linear_bf16_bf16)(args, begin, end);
     return;
   }
   assert(args->x_dtype == MGL_DTYPE_F32 && !args->split);
   switch (args->w_dtype) {
-    case MGL_DTYPE_BF16: (packed ? packed_f32_bf16 : linear_f32_bf16)(args, begin, end); break;
-    case MGL_DTYPE_F16: (packed ? packed_f32_f16 : linear_f32_f16)(args, begin, end); break;
-    default: (packed ? packed_f32_f32 : linear_f32_f32)(args, begin, end); break;
+    case MGL_DTYPE_BF16:
+      (packed ? packed_f32_bf16 : one ? single_f32_bf16 : linear_f32_bf16)(args, begin, end);
+      break;
+    case MGL_DTYPE_F16:
+      (packed ? packed_f32_f16 : one ? single_f32_f16 : linear_f32_f16)(args, begin, end);
+      break;
+    default:
+      (packed ? packed_f32_f32 : one ? single_f32_f32 : linear_f32_f32)(args, begin, end);
+      break;
   }
 }
 
@@ -352,9 +371,9 @@ static bool splits(void) {
 
 // Until the machine was measured. VDPBF16PS is as fast as the others' two products on all
 // processors but Intel's, which have it at half the pace; measuring finds that (docs/log/185).
-#define USUAL_WAY                                                                       \
-  {                                                                                     \
-    .one_fetch = MGL_FETCH_L1, .one_ahead = 8 << 10, .few_ahead = 2, .pack_tokens = 20, \
-    .split = !VEC_DOT_IS_ONE, .many_fetch = true,                                       \
+#define USUAL_WAY                                                                        \
+  {                                                                                      \
+    .one = {.fetch = MGL_FETCH_L1, .ahead = 8 << 10}, .few_ahead = 2, .pack_tokens = 20, \
+    .split = !VEC_DOT_IS_ONE, .many_fetch = true,                                        \
   }
 static const mgl_linear_way usual_way = USUAL_WAY;

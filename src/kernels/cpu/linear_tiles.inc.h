@@ -157,12 +157,13 @@ INLINE void fetch_lines(tile_fetcher *f) {
   }
 }
 
-// One token, or one group: a stream that runs `one_ahead` bytes ahead.
+// One token, or one group: a stream that runs its way's bytes ahead.
 static tile_fetcher fetch_stream(const mgl_linear_args *args, size_t begin, size_t end) {
   size_t row_bytes = args->k * sizeof(mgl_bf16);
   const char *w = args->w, *next = args->next_w;
-  tile_fetcher f = {.into = args->way->one_fetch};
-  size_t first = begin * row_bytes + args->way->one_ahead;
+  const mgl_single_way *way = mgl_linear_single(args->way, args->k);
+  tile_fetcher f = {.into = way->fetch};
+  size_t first = begin * row_bytes + way->ahead;
   if (f.into == MGL_FETCH_NONE) {
     return f;
   }
@@ -355,7 +356,8 @@ static void linear_tiles(const mgl_linear_args *args, size_t begin, size_t end) 
   size_t groups = tile_group_count(args);
   bool one = groups == 1;
   size_t panel_rows = one ? end - begin : tile_panel_rows(args);
-  size_t block_rows = one && args->way->one_in_turn ? tile_rows : tile_block_rows;
+  bool in_turn = one && mgl_linear_single(args->way, args->k)->in_turn;
+  size_t block_rows = in_turn ? tile_rows : tile_block_rows;
   tile_shape present = {.rows = {0}};
   tile_group group;
   for (size_t n = begin, n_end; n < end; n = n_end) {
@@ -377,9 +379,9 @@ static void linear_tiles(const mgl_linear_args *args, size_t begin, size_t end) 
 }
 
 // Until the machine was measured.
-#define USUAL_WAY_OF_TILES                                                                    \
-  {                                                                                           \
-    .one_fetch = MGL_FETCH_L2, .one_ahead = 32 << 10, .pack_tokens = MGL_LINEAR_LEAST_PACKED, \
-    .many_fetch = true,                                                                       \
+#define USUAL_WAY_OF_TILES                                                                     \
+  {                                                                                            \
+    .one = {.fetch = MGL_FETCH_L2, .ahead = 32 << 10}, .pack_tokens = MGL_LINEAR_LEAST_PACKED, \
+    .many_fetch = true,                                                                        \
   }
 static const mgl_linear_way usual_way_of_tiles = USUAL_WAY_OF_TILES;

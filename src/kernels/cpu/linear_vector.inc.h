@@ -21,6 +21,7 @@ enum {
   linear_rows = 4,
   linear_chunk_bytes = 2048,  // of a row of weights
   linear_panel = 8,           // blocks
+  line_bytes = 64,            // of a cache
   linear_state = 4 * 64,      // accumulators kept between chunks
 };
 
@@ -239,7 +240,7 @@ static block plan_block(const plan *p, size_t i) {
   return b;
 }
 
-// Fetches what the next loads of a row, at `from`, will want `ahead` bytes later.
+// The line `ahead` bytes behind `from`.
 INLINE void fetch(const char *from, size_t ahead, mgl_fetch into) {
   if (into == MGL_FETCH_L1) {
     FETCH_L1(from + ahead);
@@ -248,34 +249,53 @@ INLINE void fetch(const char *from, size_t ahead, mgl_fetch into) {
   }
 }
 
+// Steps [i, i + steps) of `rows` rows of weights, for one token.
+INLINE void single_steps(vec *acc, const sources *from, size_t i, size_t steps, size_t rows,
+                         kinds kind) {
+  size_t step = step_of(kind);
+  UNROLL for (size_t s = 0; s < steps; s++, i += step) {
+    vec x = operand_load(from->x + i * operand_bytes(kind.x), kind.x);
+    UNROLL for (size_t r = 0; r < rows; r++) {
+      acc[r] = operand_dot(acc[r], x, operand_load(from->w[r] + i * operand_bytes(kind.w), kind.w),
+                           kind.x);
+    }
+  }
+}
+
 // One token streams through the weights. Rows one after the other are one stream, which some
-// processors' own prefetchers follow best; four side by side hide the latency of the sums.
+// processors' own prefetchers follow best; four side by side hide the latency of the sums, which
+// counts where a row is longer than what a processor looks ahead. Either way, a turn of the loop
+// takes four vectors of weights, and fetches as many bytes, of one ascending stream.
 INLINE void compute_single(const mgl_linear_args *args, size_t begin, size_t end, kinds kind,
                            bool in_turn, mgl_fetch into) {
   size_t k = args->k, step = step_of(kind), width = operand_bytes(kind.w);
-  size_t at_once = in_turn ? 1 : linear_rows, block_bytes = at_once * k * width;
-  size_t ahead = args->way->one_ahead;
-  ahead = in_turn ? ahead : (ahead + block_bytes - 1) / block_bytes * block_bytes;
+  size_t at_once = in_turn ? 1 : linear_rows, steps = linear_rows / at_once;
+  size_t turn_bytes = linear_rows * step * width, block_bytes = at_once * k * width;
+  size_t distance = mgl_linear_single(args->way, args->k)->ahead;
+  distance = in_turn ? distance : (distance + block_bytes - 1) / block_bytes * block_bytes;
   for (size_t n = begin; n < end; n += linear_rows) {
-    sources from = find_sources(args, 0, n, end, kind);
     vec acc[linear_rows];
     UNROLL for (size_t first = 0; first < linear_rows; first += at_once) {
+      sources from = find_sources(args, 0, n + first, end, kind);
+      const char *ahead = from.w[0] + distance;
       size_t i = 0;
       UNROLL for (size_t r = first; r < first + at_once; r++) {
         acc[r] = vec_zero();
       }
-      for (; i + step <= k; i += step) {
-        vec x = operand_load(from.x + i * operand_bytes(kind.x), kind.x);
-        UNROLL for (size_t r = first; r < first + at_once; r++) {
-          fetch(from.w[r] + i * width, ahead, into);
-          acc[r] = operand_dot(acc[r], x, operand_load(from.w[r] + i * width, kind.w), kind.x);
+      for (; i + steps * step <= k; i += steps * step, ahead += turn_bytes) {
+        UNROLL for (size_t line = 0; line < turn_bytes; line += line_bytes) {
+          fetch(ahead, line, into);
         }
+        single_steps(acc + first, &from, i, steps, at_once, kind);
+      }
+      for (; i + step <= k; i += step) {
+        single_steps(acc + first, &from, i, 1, at_once, kind);
       }
       if (i < k) {
         vec x = operand_load_partial(from.x + i * operand_bytes(kind.x), k - i, kind.x);
-        UNROLL for (size_t r = first; r < first + at_once; r++) {
+        UNROLL for (size_t r = 0; r < at_once; r++) {
           vec w = operand_load_partial(from.w[r] + i * width, k - i, kind.w);
-          acc[r] = operand_dot(acc[r], x, w, kind.x);
+          acc[first + r] = operand_dot(acc[first + r], x, w, kind.x);
         }
       }
     }
@@ -284,7 +304,8 @@ INLINE void compute_single(const mgl_linear_args *args, size_t begin, size_t end
 }
 
 INLINE void choose_single(const mgl_linear_args *args, size_t begin, size_t end, kinds kind) {
-  switch (args->way->one_fetch + (args->way->one_in_turn ? MGL_FETCH_COUNT : 0)) {
+  const mgl_single_way *way = mgl_linear_single(args->way, args->k);
+  switch (way->fetch + (way->in_turn ? MGL_FETCH_COUNT : 0)) {
     case MGL_FETCH_L1: compute_single(args, begin, end, kind, false, MGL_FETCH_L1); return;
     case MGL_FETCH_L2: compute_single(args, begin, end, kind, false, MGL_FETCH_L2); return;
     case MGL_FETCH_COUNT + MGL_FETCH_NONE:

@@ -25,9 +25,9 @@ enum { ATTEMPTS = 8 };  // on a busy machine one may run out of time
 
 static const char about[] = "a processor, 2 threads";
 
-static const mgl_linear_way some_way = {.one_in_turn = true,
-                                        .one_fetch = MGL_FETCH_L2,
-                                        .one_ahead = 12345,
+static const mgl_linear_way some_way = {.one = {true, MGL_FETCH_L2, 12345},
+                                        .one_long = {false, MGL_FETCH_L1, 54321},
+                                        .long_k = 7000,
                                         .few_ahead = 3,
                                         .pack_tokens = 9,
                                         .split = true,
@@ -35,9 +35,13 @@ static const mgl_linear_way some_way = {.one_in_turn = true,
                                         .some_rows = 16,
                                         .many_rows = 64};
 
+static bool same_single(const mgl_single_way *a, const mgl_single_way *b) {
+  return a->in_turn == b->in_turn && a->fetch == b->fetch && a->ahead == b->ahead;
+}
+
 static bool same(const mgl_linear_way *a, const mgl_linear_way *b) {
-  return a->one_in_turn == b->one_in_turn && a->one_fetch == b->one_fetch &&
-         a->one_ahead == b->one_ahead && a->few_ahead == b->few_ahead &&
+  return same_single(&a->one, &b->one) && same_single(&a->one_long, &b->one_long) &&
+         a->long_k == b->long_k && a->few_ahead == b->few_ahead &&
          a->pack_tokens == b->pack_tokens && a->split == b->split &&
          a->many_fetch == b->many_fetch && a->some_rows == b->some_rows &&
          a->many_rows == b->many_rows;
@@ -92,6 +96,12 @@ static void find_name(const char *folder, char out[200]) {
   assert_int_equal(pclose(names), 0);
 }
 
+#define TEXT(about, fetch, ahead, long_fetch, long_ahead, pack_tokens)                             \
+  "{\"about\": \"" about "\", \"one_in_turn\": 0, \"one_fetch\": " fetch ", \"one_ahead\": " ahead \
+  ", \"long_in_turn\": 0, \"long_fetch\": " long_fetch ", \"long_ahead\": " long_ahead             \
+  ", \"long_k\": 0, \"few_ahead\": 0, \"pack_tokens\": " pack_tokens                               \
+  ", \"split\": 0, \"many_fetch\": 0, \"some_rows\": 0, \"many_rows\": 0}"
+
 static void what_is_not_whole_is_absent(void **state) {
   (void)state;
   static const char *const texts[] = {
@@ -101,17 +111,12 @@ static void what_is_not_whole_is_absent(void **state) {
       "{\"about\": 7}",
       "{\"about\": \"a processor, 2 threads\"}",
       // Of another processor under this one's name; then numbers beyond what kernels take.
-      "{\"about\": \"x\", \"one_in_turn\": 0, \"one_fetch\": 0, \"one_ahead\": 0, \"few_ahead\": 0,"
-      " \"pack_tokens\": 4, \"split\": 0, \"many_fetch\": 0, \"some_rows\": 0, \"many_rows\": 0}",
-      "{\"about\": \"a processor, 2 threads\", \"one_in_turn\": 0, \"one_fetch\": 3,"
-      " \"one_ahead\": 0, \"few_ahead\": 0, \"pack_tokens\": 4, \"split\": 0, \"many_fetch\": 0,"
-      " \"some_rows\": 0, \"many_rows\": 0}",
-      "{\"about\": \"a processor, 2 threads\", \"one_in_turn\": 0, \"one_fetch\": 0,"
-      " \"one_ahead\": 0, \"few_ahead\": 0, \"pack_tokens\": 1, \"split\": 0, \"many_fetch\": 0,"
-      " \"some_rows\": 0, \"many_rows\": 0}",
-      "{\"about\": \"a processor, 2 threads\", \"one_in_turn\": 0, \"one_fetch\": 0,"
-      " \"one_ahead\": 1048577, \"few_ahead\": 0, \"pack_tokens\": 4, \"split\": 0,"
-      " \"many_fetch\": 0, \"some_rows\": 0, \"many_rows\": 0}",
+      TEXT("x", "0", "0", "0", "0", "4"),
+      TEXT("a processor, 2 threads", "3", "0", "0", "0", "4"),
+      TEXT("a processor, 2 threads", "0", "1048577", "0", "0", "4"),
+      TEXT("a processor, 2 threads", "0", "0", "3", "0", "4"),
+      TEXT("a processor, 2 threads", "0", "0", "0", "1048577", "4"),
+      TEXT("a processor, 2 threads", "0", "0", "0", "0", "1"),
   };
   temp_folder folder;
   char name[200];
@@ -124,8 +129,11 @@ static void what_is_not_whole_is_absent(void **state) {
     assert_false(mgl_way_cache_read(folder.path, about, &way));
     assert_true(same(&way, &some_way));
   }
+  temp_folder_write_text(&folder, name, TEXT("a processor, 2 threads", "0", "0", "0", "0", "4"));
+  assert_true(mgl_way_cache_read(folder.path, about, &way));
   MUST(mgl_way_cache_write(folder.path, about, &some_way, &err));
   assert_true(mgl_way_cache_read(folder.path, about, &way));
+  assert_true(same(&way, &some_way));
   temp_folder_remove(&folder);
 }
 

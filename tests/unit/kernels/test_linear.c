@@ -142,14 +142,20 @@ static void linear_matches_reference_random(void **state) {
   }
 }
 
+static mgl_single_way random_single(void) {
+  return (mgl_single_way){.in_turn = random_below(2) == 0,
+                          .fetch = (mgl_fetch)random_below(MGL_FETCH_COUNT),
+                          .ahead = random_below(MGL_LINEAR_MOST_AHEAD + 1)};
+}
+
 // Any way that there is.
 static mgl_linear_way random_way(size_t l) {
   static const uint32_t rows[] = {0, 4, 8, 13, 16, 64, 1000};
   enum { count = sizeof rows / sizeof *rows };
   return (mgl_linear_way){
-      .one_in_turn = random_below(2) == 0,
-      .one_fetch = (mgl_fetch)random_below(MGL_FETCH_COUNT),
-      .one_ahead = random_below(MGL_LINEAR_MOST_AHEAD + 1),
+      .one = random_single(),
+      .one_long = random_single(),
+      .long_k = random_below(300),
       .few_ahead = random_below(5),
       .pack_tokens = MGL_LINEAR_LEAST_PACKED,
       .split = random_below(2) == 0 && level(l)->splits(),

@@ -77,12 +77,18 @@ static void problem_destroy(problem *p) {
   guarded_destroy(&p->expected);
 }
 
+static mgl_single_way random_single(void) {
+  return (mgl_single_way){.in_turn = random_below(2) == 0,
+                          .fetch = (mgl_fetch)random_below(MGL_FETCH_COUNT),
+                          .ahead = random_below(1 << 16)};
+}
+
 static mgl_linear_way random_way(void) {
   static const uint32_t rows[] = {0, 8, 32, 45, 64};
   return (mgl_linear_way){
-      .one_in_turn = random_below(2) == 0,
-      .one_fetch = (mgl_fetch)random_below(MGL_FETCH_COUNT),
-      .one_ahead = random_below(1 << 16),
+      .one = random_single(),
+      .one_long = random_single(),
+      .long_k = random_below(200),
       .pack_tokens = MGL_LINEAR_LEAST_PACKED,
       .many_fetch = random_below(2) == 0,
       .some_rows = rows[random_below(5)],

@@ -73,6 +73,23 @@ INLINE ints ints_zero(void) {
   return (ints){vdupq_n_s32(0), vdupq_n_s32(0)};
 }
 
+INLINE ints ints_load(const char *from) {
+  const int8_t *bytes = (const int8_t *)from;
+  return (ints){vreinterpretq_s32_s8(vld1q_s8(bytes)), vreinterpretq_s32_s8(vld1q_s8(bytes + 16))};
+}
+
+INLINE ints ints_of_bits(vec a) {
+  return (ints){vreinterpretq_s32_f32(a.low), vreinterpretq_s32_f32(a.high)};
+}
+
+INLINE vec bits_of_ints(ints a) {
+  return (vec){vreinterpretq_f32_s32(a.low), vreinterpretq_f32_s32(a.high)};
+}
+
+INLINE ints ints_add(ints a, ints b) {
+  return (ints){vaddq_s32(a.low, b.low), vaddq_s32(a.high, b.high)};
+}
+
 // Sums of neighbouring products of eight elements.
 INLINE int32x4_t products_of_pairs(int16x8_t a, int16x8_t b) {
   return vpaddq_s32(vmull_s16(vget_low_s16(a), vget_low_s16(b)), vmull_high_s16(a, b));
@@ -90,6 +107,35 @@ INLINE vec vec_of_ints(ints a) {
   return (vec){vcvtq_f32_s32(a.low), vcvtq_f32_s32(a.high)};
 }
 
+// Turns four rows of four lanes.
+INLINE void turn_four(int32x4_t rows[4]) {
+  int64x2_t even_low = vreinterpretq_s64_s32(vtrn1q_s32(rows[0], rows[1]));
+  int64x2_t odd_low = vreinterpretq_s64_s32(vtrn2q_s32(rows[0], rows[1]));
+  int64x2_t even_high = vreinterpretq_s64_s32(vtrn1q_s32(rows[2], rows[3]));
+  int64x2_t odd_high = vreinterpretq_s64_s32(vtrn2q_s32(rows[2], rows[3]));
+  rows[0] = vreinterpretq_s32_s64(vtrn1q_s64(even_low, even_high));
+  rows[1] = vreinterpretq_s32_s64(vtrn1q_s64(odd_low, odd_high));
+  rows[2] = vreinterpretq_s32_s64(vtrn2q_s64(even_low, even_high));
+  rows[3] = vreinterpretq_s32_s64(vtrn2q_s64(odd_low, odd_high));
+}
+
+INLINE void ints_turn(ints rows[vec_lanes]) {
+  int32x4_t parts[4][4];  // rows of the first four, of the last; low halves, high ones
+  UNROLL for (size_t i = 0; i < 4; i++) {
+    parts[0][i] = rows[i].low;
+    parts[1][i] = rows[i].high;
+    parts[2][i] = rows[4 + i].low;
+    parts[3][i] = rows[4 + i].high;
+  }
+  UNROLL for (size_t i = 0; i < 4; i++) {
+    turn_four(parts[i]);
+  }
+  UNROLL for (size_t i = 0; i < 4; i++) {
+    rows[i] = (ints){parts[0][i], parts[2][i]};
+    rows[4 + i] = (ints){parts[1][i], parts[3][i]};
+  }
+}
+
 INLINE words words_load(const int16_t *from) {
   return (words){vld1q_s16(from), vld1q_s16(from + 8)};
 }
@@ -99,13 +145,39 @@ INLINE void words_store(int16_t *to, words a) {
   vst1q_s16(to + 8, a.high);
 }
 
-INLINE words words_of_codes(const char *block, size_t e, mgl_dtype code) {
-  if (!mgl_code_is_nibble(code)) {
-    int8x16_t bytes = vld1q_s8((const int8_t *)block + e);
-    return (words){vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes)};
+INLINE words words_set_pair(const int16_t *from) {
+  int32_t pair;
+  memcpy(&pair, from, sizeof pair);
+  int16x8_t all = vreinterpretq_s16_s32(vdupq_n_s32(pair));
+  return (words){all, all};
+}
+
+// Words whose lower halves are bytes 2 q and 2 q + 1 of each lane.
+INLINE int16x8_t words_of_bytes(int32x4_t lanes, size_t q) {
+  // Both halves of a lane become its lower or its upper word; then each its own byte.
+  int32x4_t word = q == 0 ? vshlq_n_s32(lanes, 16) : lanes;
+  int32x4_t second = vshrq_n_s32(word, 24);
+  int32x4_t first = vshrq_n_s32(vshlq_n_s32(word, 8), 24);
+  return vreinterpretq_s16_s32(vsliq_n_s32(first, second, 16));
+}
+
+INLINE int16x8_t words_of_nibbles(int32x4_t lanes, size_t q, mgl_dtype code) {
+  uint16x8_t words = vreinterpretq_u16_s32(lanes);
+  switch (q) {
+    case 1: words = vshrq_n_u16(words, 4); break;
+    case 2: words = vshrq_n_u16(words, 8); break;
+    case 3: words = vshrq_n_u16(words, 12); break;
+    default: break;
   }
-  return (words){vreinterpretq_s16_u16(nibble_words(block, e)),
-                 vreinterpretq_s16_u16(nibble_words(block, e + 8))};
+  int16x8_t nibbles = vreinterpretq_s16_u16(vandq_u16(words, vdupq_n_u16(15)));
+  return code == MGL_DTYPE_I4 ? vsubq_s16(nibbles, vdupq_n_s16(8)) : nibbles;
+}
+
+INLINE words words_of_turned(ints lanes, size_t q, mgl_dtype code) {
+  if (!mgl_code_is_nibble(code)) {
+    return (words){words_of_bytes(lanes.low, q), words_of_bytes(lanes.high, q)};
+  }
+  return (words){words_of_nibbles(lanes.low, q, code), words_of_nibbles(lanes.high, q, code)};
 }
 
 INLINE void vec_store_words(int16_t *to, vec a) {

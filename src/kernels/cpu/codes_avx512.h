@@ -81,8 +81,16 @@ INLINE ints ints_zero(void) {
   return _mm512_setzero_si512();
 }
 
+INLINE ints ints_set(int32_t value) {
+  return _mm512_set1_epi32(value);
+}
+
 INLINE ints ints_load(const char *from) {
-  return _mm512_loadu_si512(from);
+  ints a = _mm512_loadu_si512(from);
+#if defined(__AVX512F__)
+  KEEP_ORDER("+v", a);  // gcc 12 takes it through the stack where it is an operand twice
+#endif
+  return a;
 }
 
 INLINE ints ints_of_bits(vec a) {
@@ -91,6 +99,10 @@ INLINE ints ints_of_bits(vec a) {
 
 INLINE vec bits_of_ints(ints a) {
   return _mm512_castsi512_ps(a);
+}
+
+INLINE ints ints_sixteenth(ints a) {
+  return _mm512_srai_epi32(a, 4);
 }
 
 INLINE ints ints_add(ints a, ints b) {
@@ -114,30 +126,52 @@ INLINE vec vec_of_ints(ints a) {
   return _mm512_cvtepi32_ps(a);
 }
 
-// Lane j of rows[i] becomes lane i of rows[j].
-INLINE void ints_turn(ints rows[vec_lanes]) {
-  ints pairs[vec_lanes], fours[vec_lanes];
-  UNROLL for (size_t i = 0; i < vec_lanes; i += 2) {
-    pairs[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
-    pairs[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
-  }
-  // Quarter q of fours[i + c] has column 4 q + c of rows i to i + 3.
-  UNROLL for (size_t i = 0; i < vec_lanes; i += 4) {
-    fours[i] = _mm512_unpacklo_epi64(pairs[i], pairs[i + 2]);
-    fours[i + 1] = _mm512_unpackhi_epi64(pairs[i], pairs[i + 2]);
-    fours[i + 2] = _mm512_unpacklo_epi64(pairs[i + 1], pairs[i + 3]);
-    fours[i + 3] = _mm512_unpackhi_epi64(pairs[i + 1], pairs[i + 3]);
-  }
+// Turning vec_lanes vectors, lane j of rows[i] to lane i of rows[j], goes by fours of them, which
+// need not all be in registers at once, and what is left then.
+INLINE void ints_turn_four(ints rows[4]) {
+  ints a = _mm512_unpacklo_epi32(rows[0], rows[1]), b = _mm512_unpackhi_epi32(rows[0], rows[1]);
+  ints c = _mm512_unpacklo_epi32(rows[2], rows[3]), d = _mm512_unpackhi_epi32(rows[2], rows[3]);
+  // Quarter q of rows[i] has column 4 q + i of the four.
+  rows[0] = _mm512_unpacklo_epi64(a, c);
+  rows[1] = _mm512_unpackhi_epi64(a, c);
+  rows[2] = _mm512_unpacklo_epi64(b, d);
+  rows[3] = _mm512_unpackhi_epi64(b, d);
+}
+
+INLINE void ints_turn_fours(ints rows[vec_lanes]) {
   UNROLL for (size_t c = 0; c < 4; c++) {
-    ints even_low = _mm512_shuffle_i32x4(fours[c], fours[4 + c], 0x88);
-    ints odd_low = _mm512_shuffle_i32x4(fours[c], fours[4 + c], 0xdd);
-    ints even_high = _mm512_shuffle_i32x4(fours[8 + c], fours[12 + c], 0x88);
-    ints odd_high = _mm512_shuffle_i32x4(fours[8 + c], fours[12 + c], 0xdd);
+    ints even_low = _mm512_shuffle_i32x4(rows[c], rows[4 + c], 0x88);
+    ints odd_low = _mm512_shuffle_i32x4(rows[c], rows[4 + c], 0xdd);
+    ints even_high = _mm512_shuffle_i32x4(rows[8 + c], rows[12 + c], 0x88);
+    ints odd_high = _mm512_shuffle_i32x4(rows[8 + c], rows[12 + c], 0xdd);
     rows[c] = _mm512_shuffle_i32x4(even_low, even_high, 0x88);
     rows[4 + c] = _mm512_shuffle_i32x4(odd_low, odd_high, 0x88);
     rows[8 + c] = _mm512_shuffle_i32x4(even_low, even_high, 0xdd);
     rows[12 + c] = _mm512_shuffle_i32x4(odd_low, odd_high, 0xdd);
   }
+}
+
+// Sums over lanes of vec_lanes vectors, to lane i of vector i's, by fours likewise.
+INLINE ints ints_sum_four(ints a, ints b, ints c, ints d) {
+  ints ab = ints_add(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+  ints cd = ints_add(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+  return ints_add(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+}
+
+// Sums of the lower and of the upper half of the lanes.
+INLINE void ints_sum_fours_halves(const ints fours[vec_lanes / 4], ints sums[2]) {
+  ints low = ints_add(_mm512_shuffle_i32x4(fours[0], fours[1], 0x88),
+                      _mm512_shuffle_i32x4(fours[0], fours[1], 0xdd));
+  ints high = ints_add(_mm512_shuffle_i32x4(fours[2], fours[3], 0x88),
+                       _mm512_shuffle_i32x4(fours[2], fours[3], 0xdd));
+  sums[0] = _mm512_shuffle_i32x4(low, high, 0x88);
+  sums[1] = _mm512_shuffle_i32x4(low, high, 0xdd);
+}
+
+INLINE ints ints_sum_fours(const ints fours[vec_lanes / 4]) {
+  ints halves[2];
+  ints_sum_fours_halves(fours, halves);
+  return ints_add(halves[0], halves[1]);
 }
 
 INLINE words words_load(const int16_t *from) {
@@ -155,6 +189,11 @@ INLINE words words_set_pair(const int16_t *from) {
   return _mm512_set1_epi32(pair);
 }
 
+// Codes of 8 bits, as many as words has elements.
+INLINE words words_of_bytes(const char *from) {
+  return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)(const void *)from));
+}
+
 // Integer codes of lanes of 4 bytes: elements 2 q and 2 q + 1 of the four in a lane, or, of 4 bits,
 // those that begin at bit 4 q of both words of a lane.
 INLINE words words_of_turned(ints lanes, size_t q, mgl_dtype code) {
@@ -168,6 +207,13 @@ INLINE words words_of_turned(ints lanes, size_t q, mgl_dtype code) {
   __m512i nibbles = SHIFT_WORDS(_mm512_srli_epi16, lanes, 32 * q);
   nibbles = q == 3 ? nibbles : _mm512_and_si512(nibbles, _mm512_set1_epi16(15));
   return code == MGL_DTYPE_I4 ? _mm512_sub_epi16(nibbles, _mm512_set1_epi16(8)) : nibbles;
+}
+
+// The 4-bit codes that begin at bit 4 q of the words of lanes, or, where q is odd, 16 times these:
+// a shift less.
+INLINE words words_of_nibbles(ints lanes, size_t q) {
+  return _mm512_and_si512(q < 2 ? lanes : _mm512_srli_epi16(lanes, 8),
+                          _mm512_set1_epi16(q % 2 == 1 ? 0xf0 : 15));
 }
 
 // The nearest integers, which are cut off at 16 bits.

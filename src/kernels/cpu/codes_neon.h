@@ -73,6 +73,10 @@ INLINE ints ints_zero(void) {
   return (ints){vdupq_n_s32(0), vdupq_n_s32(0)};
 }
 
+INLINE ints ints_set(int32_t value) {
+  return (ints){vdupq_n_s32(value), vdupq_n_s32(value)};
+}
+
 INLINE ints ints_load(const char *from) {
   const int8_t *bytes = (const int8_t *)from;
   return (ints){vreinterpretq_s32_s8(vld1q_s8(bytes)), vreinterpretq_s32_s8(vld1q_s8(bytes + 16))};
@@ -84,6 +88,10 @@ INLINE ints ints_of_bits(vec a) {
 
 INLINE vec bits_of_ints(ints a) {
   return (vec){vreinterpretq_f32_s32(a.low), vreinterpretq_f32_s32(a.high)};
+}
+
+INLINE ints ints_sixteenth(ints a) {
+  return (ints){vshrq_n_s32(a.low, 4), vshrq_n_s32(a.high, 4)};
 }
 
 INLINE ints ints_add(ints a, ints b) {
@@ -108,32 +116,42 @@ INLINE vec vec_of_ints(ints a) {
 }
 
 // Turns four rows of four lanes.
-INLINE void turn_four(int32x4_t rows[4]) {
-  int64x2_t even_low = vreinterpretq_s64_s32(vtrn1q_s32(rows[0], rows[1]));
-  int64x2_t odd_low = vreinterpretq_s64_s32(vtrn2q_s32(rows[0], rows[1]));
-  int64x2_t even_high = vreinterpretq_s64_s32(vtrn1q_s32(rows[2], rows[3]));
-  int64x2_t odd_high = vreinterpretq_s64_s32(vtrn2q_s32(rows[2], rows[3]));
-  rows[0] = vreinterpretq_s32_s64(vtrn1q_s64(even_low, even_high));
-  rows[1] = vreinterpretq_s32_s64(vtrn1q_s64(odd_low, odd_high));
-  rows[2] = vreinterpretq_s32_s64(vtrn2q_s64(even_low, even_high));
-  rows[3] = vreinterpretq_s32_s64(vtrn2q_s64(odd_low, odd_high));
+INLINE void turn_four(int32x4_t *a, int32x4_t *b, int32x4_t *c, int32x4_t *d) {
+  int64x2_t even_low = vreinterpretq_s64_s32(vtrn1q_s32(*a, *b));
+  int64x2_t odd_low = vreinterpretq_s64_s32(vtrn2q_s32(*a, *b));
+  int64x2_t even_high = vreinterpretq_s64_s32(vtrn1q_s32(*c, *d));
+  int64x2_t odd_high = vreinterpretq_s64_s32(vtrn2q_s32(*c, *d));
+  *a = vreinterpretq_s32_s64(vtrn1q_s64(even_low, even_high));
+  *b = vreinterpretq_s32_s64(vtrn1q_s64(odd_low, odd_high));
+  *c = vreinterpretq_s32_s64(vtrn2q_s64(even_low, even_high));
+  *d = vreinterpretq_s32_s64(vtrn2q_s64(odd_low, odd_high));
 }
 
-INLINE void ints_turn(ints rows[vec_lanes]) {
-  int32x4_t parts[4][4];  // rows of the first four, of the last; low halves, high ones
-  UNROLL for (size_t i = 0; i < 4; i++) {
-    parts[0][i] = rows[i].low;
-    parts[1][i] = rows[i].high;
-    parts[2][i] = rows[4 + i].low;
-    parts[3][i] = rows[4 + i].high;
+INLINE void ints_turn_four(ints rows[4]) {
+  turn_four(&rows[0].low, &rows[1].low, &rows[2].low, &rows[3].low);
+  turn_four(&rows[0].high, &rows[1].high, &rows[2].high, &rows[3].high);
+}
+
+INLINE void ints_turn_fours(ints rows[vec_lanes]) {
+  UNROLL for (size_t c = 0; c < 4; c++) {
+    ints first = rows[c], last = rows[4 + c];
+    rows[c] = (ints){first.low, last.low};
+    rows[4 + c] = (ints){first.high, last.high};
   }
-  UNROLL for (size_t i = 0; i < 4; i++) {
-    turn_four(parts[i]);
-  }
-  UNROLL for (size_t i = 0; i < 4; i++) {
-    rows[i] = (ints){parts[0][i], parts[2][i]};
-    rows[4 + i] = (ints){parts[1][i], parts[3][i]};
-  }
+}
+
+INLINE ints ints_sum_four(ints a, ints b, ints c, ints d) {
+  return (ints){vpaddq_s32(vpaddq_s32(a.low, b.low), vpaddq_s32(c.low, d.low)),
+                vpaddq_s32(vpaddq_s32(a.high, b.high), vpaddq_s32(c.high, d.high))};
+}
+
+INLINE ints ints_sum_fours(const ints fours[vec_lanes / 4]) {
+  return (ints){vaddq_s32(fours[0].low, fours[0].high), vaddq_s32(fours[1].low, fours[1].high)};
+}
+
+// No group is half a vector of this level.
+INLINE void ints_sum_fours_halves(const ints fours[vec_lanes / 4], ints sums[2]) {
+  sums[0] = sums[1] = ints_sum_fours(fours);
 }
 
 INLINE words words_load(const int16_t *from) {
@@ -152,8 +170,13 @@ INLINE words words_set_pair(const int16_t *from) {
   return (words){all, all};
 }
 
-// Words whose lower halves are bytes 2 q and 2 q + 1 of each lane.
-INLINE int16x8_t words_of_bytes(int32x4_t lanes, size_t q) {
+INLINE words words_of_bytes(const char *from) {
+  int8x16_t bytes = vld1q_s8((const int8_t *)from);
+  return (words){vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes)};
+}
+
+// Words of bytes 2 q and 2 q + 1 of each lane.
+INLINE int16x8_t words_of_lanes(int32x4_t lanes, size_t q) {
   // Both halves of a lane become its lower or its upper word; then each its own byte.
   int32x4_t word = q == 0 ? vshlq_n_s32(lanes, 16) : lanes;
   int32x4_t second = vshrq_n_s32(word, 24);
@@ -161,7 +184,7 @@ INLINE int16x8_t words_of_bytes(int32x4_t lanes, size_t q) {
   return vreinterpretq_s16_s32(vsliq_n_s32(first, second, 16));
 }
 
-INLINE int16x8_t words_of_nibbles(int32x4_t lanes, size_t q, mgl_dtype code) {
+INLINE int16x8_t nibbles_of_lanes(int32x4_t lanes, size_t q, mgl_dtype code) {
   uint16x8_t words = vreinterpretq_u16_s32(lanes);
   switch (q) {
     case 1: words = vshrq_n_u16(words, 4); break;
@@ -175,9 +198,19 @@ INLINE int16x8_t words_of_nibbles(int32x4_t lanes, size_t q, mgl_dtype code) {
 
 INLINE words words_of_turned(ints lanes, size_t q, mgl_dtype code) {
   if (!mgl_code_is_nibble(code)) {
-    return (words){words_of_bytes(lanes.low, q), words_of_bytes(lanes.high, q)};
+    return (words){words_of_lanes(lanes.low, q), words_of_lanes(lanes.high, q)};
   }
-  return (words){words_of_nibbles(lanes.low, q, code), words_of_nibbles(lanes.high, q, code)};
+  return (words){nibbles_of_lanes(lanes.low, q, code), nibbles_of_lanes(lanes.high, q, code)};
+}
+
+INLINE int16x8_t large_nibbles_of_lanes(int32x4_t lanes, size_t q) {
+  uint16x8_t words = vreinterpretq_u16_s32(lanes);
+  words = q < 2 ? words : vshrq_n_u16(words, 8);
+  return vreinterpretq_s16_u16(vandq_u16(words, vdupq_n_u16(q % 2 == 1 ? 0xf0 : 15)));
+}
+
+INLINE words words_of_nibbles(ints lanes, size_t q) {
+  return (words){large_nibbles_of_lanes(lanes.low, q), large_nibbles_of_lanes(lanes.high, q)};
 }
 
 INLINE void vec_store_words(int16_t *to, vec a) {

@@ -16,10 +16,10 @@
 // Included by kernels_vector.inc.h, behind linear_codes.inc.h.
 
 enum {
-  whole_at_once = 2,    // vectors of rows of a register tile
-  whole_chunk = 2048,   // elements of K of a panel, a multiple of blocks
-  whole_pass = 256,     // tokens that share one
-  whole_sums = 32768,   // sums of x of a pass, at most, unless a token alone has more groups
+  whole_at_once = 2,   // vectors of rows of a register tile
+  whole_chunk = 2048,  // elements of K of a panel, a multiple of blocks
+  whole_pass = 256,    // tokens that share one
+  whole_sums = 32768,  // sums of x of a pass, at most, unless a token alone has more groups
   whole_turned = 4 * vec_lanes,  // bytes of a row that are turned at once
   whole_pairs = MGL_CODE_BLOCK / 2,
   whole_most_groups = whole_chunk / MGL_WHOLE_UNIT + 1,  // of a chunk
@@ -118,8 +118,11 @@ INLINE void turn_floats(const whole_rows *rows, size_t part, size_t first, size_
     UNROLL for (size_t r = 0; r < vec_lanes; r++) {
       const char *from = rows->at[r] + part + (first + i) * sizeof(float);
       turned[r] = ints_of_bits(some == vec_lanes ? vec_load(from) : vec_load_partial(from, some));
+      if (r % 4 == 3) {
+        ints_turn_four(turned + r - 3);
+      }
     }
-    ints_turn(turned);
+    ints_turn_fours(turned);
     for (size_t c = 0; c < some; c++) {
       to[(i + c) * stride] = bits_of_ints(turned[c]);
     }
@@ -128,11 +131,10 @@ INLINE void turn_floats(const whole_rows *rows, size_t part, size_t first, size_
 
 // The group of element i, counted from that of element `first`.
 INLINE size_t whole_group(const mgl_linear_args *args, size_t i, size_t first, grouping groups) {
-  return groups == grouping_16 ? i / 16 - first / 16
-         : args->w_group == 32 ? i / 32 - first / 32
-         : args->w_group >= args->k
-             ? 0
-             : (uint32_t)i / args->w_group - (uint32_t)first / args->w_group;
+  return groups == grouping_16      ? i / 16 - first / 16
+         : args->w_group == 32      ? i / 32 - first / 32
+         : args->w_group >= args->k ? 0
+                                    : (uint32_t)i / args->w_group - (uint32_t)first / args->w_group;
 }
 
 // Turns the scales of elements [begin, end), the first group's first.
@@ -165,8 +167,11 @@ INLINE size_t whole_pair(size_t h, size_t i, size_t q, mgl_dtype code) {
 INLINE void turn_codes(const whole_rows *rows, size_t at, ints turned[vec_lanes]) {
   UNROLL for (size_t r = 0; r < vec_lanes; r++) {
     turned[r] = ints_load(rows->at[r] + at);
+    if (r % 4 == 3) {
+      ints_turn_four(turned + r - 3);
+    }
   }
-  ints_turn(turned);
+  ints_turn_fours(turned);
 }
 
 // Fetches into L2, a part at each block of K, the rows that come behind those at hand: rows side by
@@ -203,6 +208,23 @@ INLINE void sum_whole_groups(const mgl_linear_args *args, size_t t, size_t group
   }
 }
 
+// What some groups' offsets take from the sums of some tokens: chains side by side.
+INLINE void take_some(const float *sums, size_t groups, const vec *offsets, size_t count,
+                      vec *state, size_t stride, size_t tokens) {
+  vec acc[4];
+  UNROLL for (size_t j = 0; j < tokens; j++) {
+    acc[j] = state[j * stride];
+  }
+  for (size_t i = 0; i < count; i++) {
+    UNROLL for (size_t j = 0; j < tokens; j++) {
+      acc[j] = vec_fnma(vec_set(sums[j * groups + i]), offsets[i], acc[j]);
+    }
+  }
+  UNROLL for (size_t j = 0; j < tokens; j++) {
+    state[j * stride] = acc[j];
+  }
+}
+
 // Takes from the sums of `tokens` tokens, [tokens, stride], what offsets do. sums: of their x by
 // groups, [tokens, groups].
 INLINE void take_offsets(const mgl_row_layout *layout, const whole_rows *rows, size_t tokens,
@@ -212,12 +234,14 @@ INLINE void take_offsets(const mgl_row_layout *layout, const whole_rows *rows, s
   for (size_t g = 0; g < layout->groups; g += some) {
     const size_t count = layout->groups - g < some ? layout->groups - g : some;
     turn_floats(rows, layout->offsets, g, count, offsets, 1);
-    for (size_t t = 0; t < tokens; t++) {
-      vec acc = state[t * stride];
-      for (size_t i = 0; i < count; i++) {
-        acc = vec_fnma(vec_set(sums[t * layout->groups + g + i]), offsets[i], acc);
-      }
-      state[t * stride] = acc;
+    size_t t = 0;
+    for (; t + 4 <= tokens; t += 4) {
+      take_some(sums + t * layout->groups + g, layout->groups, offsets, count, state + t * stride,
+                stride, 4);
+    }
+    for (; t < tokens; t++) {
+      take_some(sums + t * layout->groups + g, layout->groups, offsets, count, state + t * stride,
+                stride, 1);
     }
   }
 }
@@ -237,37 +261,106 @@ INLINE void store_whole(const mgl_linear_args *args, size_t t, size_t n, size_t 
 
 // --- one token -----------------------------------------------------------------------------------
 
-// A block of K of a vector of rows: the sum of its spans' sums times their scales, but for x's.
-// left: elements of K from the block on.
-INLINE vec whole_block(const mgl_linear_args *args, const whole_rows *rows, const int16_t *x,
-                       const vec *scales, size_t first, size_t i, size_t left, mgl_dtype code,
-                       grouping groups) {
+// A sum of a span times its scales, added to those of the block.
+INLINE vec add_span(vec part, ints sum, const mgl_linear_args *args, const vec *scales,
+                    size_t first, size_t i, grouping groups) {
+  return vec_fma(vec_of_ints(sum), scales[whole_group(args, i, first, groups)], part);
+}
+
+// Codes of 8 bits are summed over lanes: widened where they stand, which is fewer instructions than
+// to turn them. A vector of them has two groups of 16 on some levels.
+INLINE vec whole_block_of_bytes(const mgl_linear_args *args, const whole_rows *rows,
+                                const int16_t *x, const vec *scales, size_t first, size_t i,
+                                size_t left, grouping groups) {
+  const size_t step = 2 * vec_lanes, span = 2 * whole_span(groups);
+  vec part = vec_zero();
+  UNROLL for (size_t e = 0; e < MGL_CODE_BLOCK; e += span < step ? step : span) {
+    ints fours[vec_lanes / 4];
+    UNROLL for (size_t f = 0; f < vec_lanes / 4; f++) {
+      ints sum[4];
+      UNROLL for (size_t r = 0; r < 4; r++) {
+        const char *codes = rows->at[4 * f + r] + i + e;
+        sum[r] = ints_zero();
+        UNROLL for (size_t s = 0; s < (span < step ? step : span); s += step) {
+          sum[r] = ints_add_products(sum[r], words_load(x + e + s), words_of_bytes(codes + s));
+        }
+      }
+      fours[f] = ints_sum_four(sum[0], sum[1], sum[2], sum[3]);
+    }
+    if (e < left && span < step) {
+      ints halves[2];
+      ints_sum_fours_halves(fours, halves);
+      part = add_span(part, halves[0], args, scales, first, i + e, groups);
+      if (e + span < left) {
+        part = add_span(part, halves[1], args, scales, first, i + e + span, groups);
+      }
+    } else if (e < left) {
+      part = add_span(part, ints_sum_fours(fours), args, scales, first, i + e, groups);
+    }
+  }
+  return part;
+}
+
+// Codes of 4 bits are turned, as for several tokens: a vector of them is four of words. eights:
+// what an I4's 8 gives in each span of the block, less than nothing; NULL for U4.
+INLINE vec whole_block_of_nibbles(const mgl_linear_args *args, const whole_rows *rows,
+                                  const int16_t *x, const int32_t *eights, const vec *scales,
+                                  size_t first, size_t i, size_t left, mgl_dtype code,
+                                  grouping groups) {
   const size_t span = whole_span(groups), spans = whole_pairs / span;
-  const size_t pieces = whole_pieces(code), at = codes_bytes_of(i, code);
-  ints sum[whole_pairs / 8][2];  // two chains each
-  UNROLL for (size_t s = 0; s < spans; s++) {
-    sum[s][0] = sum[s][1] = ints_zero();
+  const size_t each = spans == 1 ? 8 : 1;  // chains of a span's sum, which do not wait for others
+  ints sum[whole_pairs / 8][8];
+  UNROLL for (size_t c = 0; c < spans * each; c++) {
+    const bool is_first = c % each == 0 && code == MGL_DTYPE_I4;
+    sum[c / each][c % each] = is_first ? ints_set(eights[c / each]) : ints_zero();
   }
   UNROLL for (size_t h = 0; h < whole_loads(code); h++) {
     ints turned[vec_lanes];
-    turn_codes(rows, at + h * whole_turned, turned);
+    turn_codes(rows, codes_bytes_of(i, code) + h * whole_turned, turned);
     UNROLL for (size_t j = 0; j < vec_lanes; j++) {
-      UNROLL for (size_t q = 0; q < pieces; q++) {
+      UNROLL for (size_t q = 0; q < whole_pieces(code); q++) {
         const size_t pair = whole_pair(h, j, q, code);
-        ints *to = &sum[pair / span][pieces == 2 ? q : j % 2];
-        *to = ints_add_products(*to, words_set_pair(x + 2 * pair),
-                                words_of_turned(turned[j], q, code));
+        // Those of odd q, which are 16 times too large, apart.
+        const size_t chain = spans > 1 ? 0 : j % (each / 2) * 2 + q % 2;
+        ints *to = &sum[pair / span][chain];
+        *to = ints_add_products(*to, words_set_pair(x + 2 * pair), words_of_nibbles(turned[j], q));
       }
     }
   }
   vec part = vec_zero();
   UNROLL for (size_t s = 0; s < spans; s++) {
+    const size_t q = s * span / 16;
     if (s * span * 2 < left) {
-      const size_t group = whole_group(args, i + s * span * 2, first, groups);
-      part = vec_fma(vec_of_ints(ints_add(sum[s][0], sum[s][1])), scales[group], part);
+      ints all = ints_zero();
+      UNROLL for (size_t c = 0; c < each; c++) {
+        const bool is_large = spans > 1 ? q % 2 == 1 : c % 2 == 1;
+        all = ints_add(all, is_large ? ints_sixteenth(sum[s][c]) : sum[s][c]);
+      }
+      part = add_span(part, all, args, scales, first, i + s * span * 2, groups);
     }
   }
   return part;
+}
+
+// A block of K of a vector of rows: the sum of its spans' sums times their scales, but for x's.
+// left: elements of K from the block on.
+INLINE vec whole_block(const mgl_linear_args *args, const whole_rows *rows, const int16_t *x,
+                       const int32_t *eights, const vec *scales, size_t first, size_t i,
+                       size_t left, mgl_dtype code, grouping groups) {
+  return mgl_code_is_nibble(code)
+             ? whole_block_of_nibbles(args, rows, x, eights, scales, first, i, left, code, groups)
+             : whole_block_of_bytes(args, rows, x, scales, first, i, left, groups);
+}
+
+// -8 times the sums of x by spans of so many elements.
+INLINE void sum_eights(const int16_t *x, size_t k, size_t span, int32_t *out) {
+  for (size_t i = 0; i < (k + MGL_CODE_BLOCK - 1) / MGL_CODE_BLOCK * MGL_CODE_BLOCK; i += span) {
+    int32_t sum = 0;
+    for (size_t e = 0; e < span; e++) {
+      sum += x[i + e];
+    }
+    *out++ = -8 * sum;
+  }
 }
 
 INLINE void whole_single(const mgl_linear_args *args, size_t begin, size_t end, mgl_dtype code,
@@ -276,7 +369,11 @@ INLINE void whole_single(const mgl_linear_args *args, size_t begin, size_t end, 
   const mgl_row_layout layout = mgl_row_layout_of(mgl_linear_form(args), args->k);
   const whole_row x = find_whole_row(args, 0);
   float sums[codes_sums];
+  int32_t eights[codes_sums];
   vec scales[whole_most_groups];
+  if (code == MGL_DTYPE_I4) {
+    sum_eights(x.values, k, 2 * whole_span(groups), eights);
+  }
   if (args->w_offsets) {
     sum_whole_groups(args, 0, layout.groups, sums);
   }
@@ -290,8 +387,8 @@ INLINE void whole_single(const mgl_linear_args *args, size_t begin, size_t end, 
         turn_scales(args, &layout, &rows, i, k - i < whole_chunk ? k : i + whole_chunk, scales, 1);
       }
       fetch_some(&f);
-      const vec part =
-          whole_block(args, &rows, x.values + i, scales, first, i, k - i, code, groups);
+      const vec part = whole_block(args, &rows, x.values + i, eights + i / (2 * whole_span(groups)),
+                                   scales, first, i, k - i, code, groups);
       acc = vec_fma(part, vec_set(x.scales[i / MGL_CODE_BLOCK]), acc);
     }
     if (args->w_offsets) {
@@ -416,7 +513,8 @@ INLINE void whole_several_rows(const mgl_linear_args *args, const mgl_row_layout
   for (size_t i = 0; i < count * whole_at_once; i++) {
     state[i] = vec_zero();
   }
-  row_fetch f = fetch_rows_behind(rows[0].at[0], whole_at_once * vec_lanes, layout, whole_at_once * k);
+  row_fetch f =
+      fetch_rows_behind(rows[0].at[0], whole_at_once * vec_lanes, layout, whole_at_once * k);
   for (size_t i = 0; i < k; i += whole_chunk) {
     const size_t i_end = i + whole_chunk < k ? i + whole_chunk : k;
     for (size_t r = 0; r < whole_at_once; r++) {
@@ -458,10 +556,10 @@ INLINE void whole_several(const mgl_linear_args *args, size_t begin, size_t end,
   SEPARATE void name(const mgl_linear_args *args, size_t begin, size_t end) { \
     whole_single(args, begin, end, MGL_DTYPE_##code, groups);                 \
   }
-#define WHOLE_TURN(name, code)                                                       \
-  static void name(const whole_rows *rows, size_t begin, size_t end, size_t r,       \
-                   whole_panel *panel, row_fetch *f) {                               \
-    turn_panel(rows, begin, end, r, panel, f, MGL_DTYPE_##code);                     \
+#define WHOLE_TURN(name, code)                                                                     \
+  static void name(const whole_rows *rows, size_t begin, size_t end, size_t r, whole_panel *panel, \
+                   row_fetch *f) {                                                                 \
+    turn_panel(rows, begin, end, r, panel, f, MGL_DTYPE_##code);                                   \
   }
 #define WHOLE_SEVERAL(name, groups)                                         \
   SEPARATE void name(const mgl_linear_args *args, size_t begin, size_t end, \

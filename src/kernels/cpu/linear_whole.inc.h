@@ -311,8 +311,7 @@ INLINE vec whole_block_of_nibbles(const mgl_linear_args *args, const whole_rows 
   const size_t each = spans == 1 ? 8 : 1;  // chains of a span's sum, which do not wait for others
   ints sum[whole_pairs / 8][8];
   UNROLL for (size_t c = 0; c < spans * each; c++) {
-    const bool is_first = c % each == 0 && code == MGL_DTYPE_I4;
-    sum[c / each][c % each] = is_first ? ints_set(eights[c / each]) : ints_zero();
+    sum[c / each][c % each] = ints_zero();
   }
   UNROLL for (size_t h = 0; h < whole_loads(code); h++) {
     ints turned[vec_lanes];
@@ -331,7 +330,7 @@ INLINE vec whole_block_of_nibbles(const mgl_linear_args *args, const whole_rows 
   UNROLL for (size_t s = 0; s < spans; s++) {
     const size_t q = s * span / 16;
     if (s * span * 2 < left) {
-      ints all = ints_zero();
+      ints all = code == MGL_DTYPE_I4 ? ints_set(eights[s]) : ints_zero();
       UNROLL for (size_t c = 0; c < each; c++) {
         const bool is_large = spans > 1 ? q % 2 == 1 : c % 2 == 1;
         all = ints_add(all, is_large ? ints_sixteenth(sum[s][c]) : sum[s][c]);

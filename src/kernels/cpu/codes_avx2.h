@@ -176,6 +176,10 @@ INLINE words words_of_bytes(const char *from) {
   return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)from));
 }
 
+INLINE words words_less(words a, int16_t by) {
+  return _mm256_sub_epi16(a, _mm256_set1_epi16(by));
+}
+
 INLINE words words_of_turned(ints lanes, size_t q, mgl_dtype code) {
   if (!mgl_code_is_nibble(code)) {
     const __m256i low = _mm256_broadcastsi128_si256(
@@ -185,8 +189,7 @@ INLINE words words_of_turned(ints lanes, size_t q, mgl_dtype code) {
     return _mm256_srai_epi16(_mm256_shuffle_epi8(lanes, q == 0 ? low : high), 8);
   }
   __m256i nibbles = SHIFT_WORDS(_mm256_srli_epi16, lanes, 32 * q);
-  nibbles = q == 3 ? nibbles : _mm256_and_si256(nibbles, _mm256_set1_epi16(15));
-  return code == MGL_DTYPE_I4 ? _mm256_sub_epi16(nibbles, _mm256_set1_epi16(8)) : nibbles;
+  return q == 3 ? nibbles : _mm256_and_si256(nibbles, _mm256_set1_epi16(15));
 }
 
 INLINE words words_of_nibbles(ints lanes, size_t q) {

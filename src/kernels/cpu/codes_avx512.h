@@ -194,6 +194,10 @@ INLINE words words_of_bytes(const char *from) {
   return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)(const void *)from));
 }
 
+INLINE words words_less(words a, int16_t by) {
+  return _mm512_sub_epi16(a, _mm512_set1_epi16(by));
+}
+
 // Integer codes of lanes of 4 bytes: elements 2 q and 2 q + 1 of the four in a lane, or, of 4 bits,
 // those that begin at bit 4 q of both words of a lane.
 INLINE words words_of_turned(ints lanes, size_t q, mgl_dtype code) {
@@ -205,8 +209,7 @@ INLINE words words_of_turned(ints lanes, size_t q, mgl_dtype code) {
     return _mm512_srai_epi16(_mm512_shuffle_epi8(lanes, q == 0 ? low : high), 8);
   }
   __m512i nibbles = SHIFT_WORDS(_mm512_srli_epi16, lanes, 32 * q);
-  nibbles = q == 3 ? nibbles : _mm512_and_si512(nibbles, _mm512_set1_epi16(15));
-  return code == MGL_DTYPE_I4 ? _mm512_sub_epi16(nibbles, _mm512_set1_epi16(8)) : nibbles;
+  return q == 3 ? nibbles : _mm512_and_si512(nibbles, _mm512_set1_epi16(15));
 }
 
 // The 4-bit codes that begin at bit 4 q of the words of lanes, or, where q is odd, 16 times these:

@@ -184,29 +184,32 @@ INLINE int16x8_t words_of_lanes(int32x4_t lanes, size_t q) {
   return vreinterpretq_s16_s32(vsliq_n_s32(first, second, 16));
 }
 
-INLINE int16x8_t nibbles_of_lanes(int32x4_t lanes, size_t q, mgl_dtype code) {
-  uint16x8_t words = vreinterpretq_u16_s32(lanes);
+INLINE int16x8_t nibbles_of_lanes(int32x4_t lanes, size_t q) {
+  uint16x8_t bits = vreinterpretq_u16_s32(lanes);
   switch (q) {
-    case 1: words = vshrq_n_u16(words, 4); break;
-    case 2: words = vshrq_n_u16(words, 8); break;
-    case 3: words = vshrq_n_u16(words, 12); break;
+    case 1: bits = vshrq_n_u16(bits, 4); break;
+    case 2: bits = vshrq_n_u16(bits, 8); break;
+    case 3: bits = vshrq_n_u16(bits, 12); break;
     default: break;
   }
-  int16x8_t nibbles = vreinterpretq_s16_u16(vandq_u16(words, vdupq_n_u16(15)));
-  return code == MGL_DTYPE_I4 ? vsubq_s16(nibbles, vdupq_n_s16(8)) : nibbles;
+  return vreinterpretq_s16_u16(vandq_u16(bits, vdupq_n_u16(15)));
+}
+
+INLINE words words_less(words a, int16_t by) {
+  return (words){vsubq_s16(a.low, vdupq_n_s16(by)), vsubq_s16(a.high, vdupq_n_s16(by))};
 }
 
 INLINE words words_of_turned(ints lanes, size_t q, mgl_dtype code) {
   if (!mgl_code_is_nibble(code)) {
     return (words){words_of_lanes(lanes.low, q), words_of_lanes(lanes.high, q)};
   }
-  return (words){nibbles_of_lanes(lanes.low, q, code), nibbles_of_lanes(lanes.high, q, code)};
+  return (words){nibbles_of_lanes(lanes.low, q), nibbles_of_lanes(lanes.high, q)};
 }
 
 INLINE int16x8_t large_nibbles_of_lanes(int32x4_t lanes, size_t q) {
-  uint16x8_t words = vreinterpretq_u16_s32(lanes);
-  words = q < 2 ? words : vshrq_n_u16(words, 8);
-  return vreinterpretq_s16_u16(vandq_u16(words, vdupq_n_u16(q % 2 == 1 ? 0xf0 : 15)));
+  uint16x8_t bits = vreinterpretq_u16_s32(lanes);
+  bits = q < 2 ? bits : vshrq_n_u16(bits, 8);
+  return vreinterpretq_s16_u16(vandq_u16(bits, vdupq_n_u16(q % 2 == 1 ? 0xf0 : 15)));
 }
 
 INLINE words words_of_nibbles(ints lanes, size_t q) {

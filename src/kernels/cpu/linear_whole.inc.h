@@ -417,8 +417,9 @@ INLINE void turn_panel(const whole_rows *rows, size_t begin, size_t end, size_t 
       turn_codes(rows, codes_bytes_of(i, code) + h * whole_turned, turned);
       UNROLL for (size_t j = 0; j < vec_lanes; j++) {
         UNROLL for (size_t q = 0; q < whole_pieces(code); q++) {
+          const words w = words_of_turned(turned[j], q, code);
           words_store(to + whole_pair(h, j, q, code) * whole_at_once * width,
-                      words_of_turned(turned[j], q, code));
+                      code == MGL_DTYPE_I4 ? words_less(w, 8) : w);
         }
       }
     }

@@ -61,7 +61,7 @@ mgl_simd mgl_simd_detected(void) {
   bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                 __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   if (avx512) {
-    bool bf16 = __builtin_cpu_supports("avx512bf16");
+    bool bf16 = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
     return !bf16 ? MGL_SIMD_AVX512 : may_use_tiles() ? MGL_SIMD_AMX_BF16 : MGL_SIMD_AVX512_BF16;
   }
   return avx2 ? MGL_SIMD_AVX2 : MGL_SIMD_SCALAR;

@@ -91,6 +91,30 @@ INLINE ints ints_zero(void) {
   return _mm256_setzero_si256();
 }
 
+INLINE ints ints_set(int32_t value) {
+  return _mm256_set1_epi32(value);
+}
+
+INLINE ints ints_load(const char *from) {
+  return _mm256_loadu_si256((const __m256i *)(const void *)from);
+}
+
+INLINE ints ints_of_bits(vec a) {
+  return _mm256_castps_si256(a);
+}
+
+INLINE vec bits_of_ints(ints a) {
+  return _mm256_castsi256_ps(a);
+}
+
+INLINE ints ints_sixteenth(ints a) {
+  return _mm256_srai_epi32(a, 4);
+}
+
+INLINE ints ints_add(ints a, ints b) {
+  return _mm256_add_epi32(a, b);
+}
+
 INLINE ints ints_add_products(ints acc, words a, words b) {
   acc = _mm256_add_epi32(acc, _mm256_madd_epi16(a, b));
   KEEP_ORDER("+x", acc);
@@ -101,6 +125,39 @@ INLINE vec vec_of_ints(ints a) {
   return _mm256_cvtepi32_ps(a);
 }
 
+INLINE void ints_turn_four(ints rows[4]) {
+  ints a = _mm256_unpacklo_epi32(rows[0], rows[1]), b = _mm256_unpackhi_epi32(rows[0], rows[1]);
+  ints c = _mm256_unpacklo_epi32(rows[2], rows[3]), d = _mm256_unpackhi_epi32(rows[2], rows[3]);
+  rows[0] = _mm256_unpacklo_epi64(a, c);
+  rows[1] = _mm256_unpackhi_epi64(a, c);
+  rows[2] = _mm256_unpacklo_epi64(b, d);
+  rows[3] = _mm256_unpackhi_epi64(b, d);
+}
+
+INLINE void ints_turn_fours(ints rows[vec_lanes]) {
+  UNROLL for (size_t c = 0; c < 4; c++) {
+    ints first = rows[c], last = rows[4 + c];
+    rows[c] = _mm256_permute2x128_si256(first, last, 0x20);
+    rows[4 + c] = _mm256_permute2x128_si256(first, last, 0x31);
+  }
+}
+
+INLINE ints ints_sum_four(ints a, ints b, ints c, ints d) {
+  ints ab = ints_add(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+  ints cd = ints_add(_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
+  return ints_add(_mm256_unpacklo_epi64(ab, cd), _mm256_unpackhi_epi64(ab, cd));
+}
+
+INLINE ints ints_sum_fours(const ints fours[vec_lanes / 4]) {
+  return ints_add(_mm256_permute2x128_si256(fours[0], fours[1], 0x20),
+                  _mm256_permute2x128_si256(fours[0], fours[1], 0x31));
+}
+
+// No group is half a vector of this level.
+INLINE void ints_sum_fours_halves(const ints fours[vec_lanes / 4], ints sums[2]) {
+  sums[0] = sums[1] = ints_sum_fours(fours);
+}
+
 INLINE words words_load(const int16_t *from) {
   return _mm256_loadu_si256((const __m256i *)(const void *)from);
 }
@@ -109,11 +166,35 @@ INLINE void words_store(int16_t *to, words a) {
   _mm256_storeu_si256((__m256i *)(void *)to, a);
 }
 
-INLINE words words_of_codes(const char *block, size_t e, mgl_dtype code) {
+INLINE words words_set_pair(const int16_t *from) {
+  int pair;
+  memcpy(&pair, from, sizeof pair);
+  return _mm256_set1_epi32(pair);
+}
+
+INLINE words words_of_bytes(const char *from) {
+  return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)from));
+}
+
+INLINE words words_less(words a, int16_t by) {
+  return _mm256_sub_epi16(a, _mm256_set1_epi16(by));
+}
+
+INLINE words words_of_turned(ints lanes, size_t q, mgl_dtype code) {
   if (!mgl_code_is_nibble(code)) {
-    return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(block + e)));
+    const __m256i low = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(-1, 0, -1, 1, -1, 4, -1, 5, -1, 8, -1, 9, -1, 12, -1, 13));
+    const __m256i high = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(-1, 2, -1, 3, -1, 6, -1, 7, -1, 10, -1, 11, -1, 14, -1, 15));
+    return _mm256_srai_epi16(_mm256_shuffle_epi8(lanes, q == 0 ? low : high), 8);
   }
-  return nibble_words(block, e);
+  __m256i nibbles = SHIFT_WORDS(_mm256_srli_epi16, lanes, 32 * q);
+  return q == 3 ? nibbles : _mm256_and_si256(nibbles, _mm256_set1_epi16(15));
+}
+
+INLINE words words_of_nibbles(ints lanes, size_t q) {
+  return _mm256_and_si256(q < 2 ? lanes : _mm256_srli_epi16(lanes, 8),
+                          _mm256_set1_epi16(q % 2 == 1 ? 0xf0 : 15));
 }
 
 INLINE void vec_store_words(int16_t *to, vec a) {

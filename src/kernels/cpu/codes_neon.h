@@ -73,6 +73,31 @@ INLINE ints ints_zero(void) {
   return (ints){vdupq_n_s32(0), vdupq_n_s32(0)};
 }
 
+INLINE ints ints_set(int32_t value) {
+  return (ints){vdupq_n_s32(value), vdupq_n_s32(value)};
+}
+
+INLINE ints ints_load(const char *from) {
+  const int8_t *bytes = (const int8_t *)from;
+  return (ints){vreinterpretq_s32_s8(vld1q_s8(bytes)), vreinterpretq_s32_s8(vld1q_s8(bytes + 16))};
+}
+
+INLINE ints ints_of_bits(vec a) {
+  return (ints){vreinterpretq_s32_f32(a.low), vreinterpretq_s32_f32(a.high)};
+}
+
+INLINE vec bits_of_ints(ints a) {
+  return (vec){vreinterpretq_f32_s32(a.low), vreinterpretq_f32_s32(a.high)};
+}
+
+INLINE ints ints_sixteenth(ints a) {
+  return (ints){vshrq_n_s32(a.low, 4), vshrq_n_s32(a.high, 4)};
+}
+
+INLINE ints ints_add(ints a, ints b) {
+  return (ints){vaddq_s32(a.low, b.low), vaddq_s32(a.high, b.high)};
+}
+
 // Sums of neighbouring products of eight elements.
 INLINE int32x4_t products_of_pairs(int16x8_t a, int16x8_t b) {
   return vpaddq_s32(vmull_s16(vget_low_s16(a), vget_low_s16(b)), vmull_high_s16(a, b));
@@ -90,6 +115,45 @@ INLINE vec vec_of_ints(ints a) {
   return (vec){vcvtq_f32_s32(a.low), vcvtq_f32_s32(a.high)};
 }
 
+// Turns four rows of four lanes.
+INLINE void turn_four(int32x4_t *a, int32x4_t *b, int32x4_t *c, int32x4_t *d) {
+  int64x2_t even_low = vreinterpretq_s64_s32(vtrn1q_s32(*a, *b));
+  int64x2_t odd_low = vreinterpretq_s64_s32(vtrn2q_s32(*a, *b));
+  int64x2_t even_high = vreinterpretq_s64_s32(vtrn1q_s32(*c, *d));
+  int64x2_t odd_high = vreinterpretq_s64_s32(vtrn2q_s32(*c, *d));
+  *a = vreinterpretq_s32_s64(vtrn1q_s64(even_low, even_high));
+  *b = vreinterpretq_s32_s64(vtrn1q_s64(odd_low, odd_high));
+  *c = vreinterpretq_s32_s64(vtrn2q_s64(even_low, even_high));
+  *d = vreinterpretq_s32_s64(vtrn2q_s64(odd_low, odd_high));
+}
+
+INLINE void ints_turn_four(ints rows[4]) {
+  turn_four(&rows[0].low, &rows[1].low, &rows[2].low, &rows[3].low);
+  turn_four(&rows[0].high, &rows[1].high, &rows[2].high, &rows[3].high);
+}
+
+INLINE void ints_turn_fours(ints rows[vec_lanes]) {
+  UNROLL for (size_t c = 0; c < 4; c++) {
+    ints first = rows[c], last = rows[4 + c];
+    rows[c] = (ints){first.low, last.low};
+    rows[4 + c] = (ints){first.high, last.high};
+  }
+}
+
+INLINE ints ints_sum_four(ints a, ints b, ints c, ints d) {
+  return (ints){vpaddq_s32(vpaddq_s32(a.low, b.low), vpaddq_s32(c.low, d.low)),
+                vpaddq_s32(vpaddq_s32(a.high, b.high), vpaddq_s32(c.high, d.high))};
+}
+
+INLINE ints ints_sum_fours(const ints fours[vec_lanes / 4]) {
+  return (ints){vaddq_s32(fours[0].low, fours[0].high), vaddq_s32(fours[1].low, fours[1].high)};
+}
+
+// No group is half a vector of this level.
+INLINE void ints_sum_fours_halves(const ints fours[vec_lanes / 4], ints sums[2]) {
+  sums[0] = sums[1] = ints_sum_fours(fours);
+}
+
 INLINE words words_load(const int16_t *from) {
   return (words){vld1q_s16(from), vld1q_s16(from + 8)};
 }
@@ -99,13 +163,57 @@ INLINE void words_store(int16_t *to, words a) {
   vst1q_s16(to + 8, a.high);
 }
 
-INLINE words words_of_codes(const char *block, size_t e, mgl_dtype code) {
-  if (!mgl_code_is_nibble(code)) {
-    int8x16_t bytes = vld1q_s8((const int8_t *)block + e);
-    return (words){vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes)};
+INLINE words words_set_pair(const int16_t *from) {
+  int32_t pair;
+  memcpy(&pair, from, sizeof pair);
+  int16x8_t all = vreinterpretq_s16_s32(vdupq_n_s32(pair));
+  return (words){all, all};
+}
+
+INLINE words words_of_bytes(const char *from) {
+  int8x16_t bytes = vld1q_s8((const int8_t *)from);
+  return (words){vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes)};
+}
+
+// Words of bytes 2 q and 2 q + 1 of each lane.
+INLINE int16x8_t words_of_lanes(int32x4_t lanes, size_t q) {
+  // Both halves of a lane become its lower or its upper word; then each its own byte.
+  int32x4_t word = q == 0 ? vshlq_n_s32(lanes, 16) : lanes;
+  int32x4_t second = vshrq_n_s32(word, 24);
+  int32x4_t first = vshrq_n_s32(vshlq_n_s32(word, 8), 24);
+  return vreinterpretq_s16_s32(vsliq_n_s32(first, second, 16));
+}
+
+INLINE int16x8_t nibbles_of_lanes(int32x4_t lanes, size_t q) {
+  uint16x8_t bits = vreinterpretq_u16_s32(lanes);
+  switch (q) {
+    case 1: bits = vshrq_n_u16(bits, 4); break;
+    case 2: bits = vshrq_n_u16(bits, 8); break;
+    case 3: bits = vshrq_n_u16(bits, 12); break;
+    default: break;
   }
-  return (words){vreinterpretq_s16_u16(nibble_words(block, e)),
-                 vreinterpretq_s16_u16(nibble_words(block, e + 8))};
+  return vreinterpretq_s16_u16(vandq_u16(bits, vdupq_n_u16(15)));
+}
+
+INLINE words words_less(words a, int16_t by) {
+  return (words){vsubq_s16(a.low, vdupq_n_s16(by)), vsubq_s16(a.high, vdupq_n_s16(by))};
+}
+
+INLINE words words_of_turned(ints lanes, size_t q, mgl_dtype code) {
+  if (!mgl_code_is_nibble(code)) {
+    return (words){words_of_lanes(lanes.low, q), words_of_lanes(lanes.high, q)};
+  }
+  return (words){nibbles_of_lanes(lanes.low, q), nibbles_of_lanes(lanes.high, q)};
+}
+
+INLINE int16x8_t large_nibbles_of_lanes(int32x4_t lanes, size_t q) {
+  uint16x8_t bits = vreinterpretq_u16_s32(lanes);
+  bits = q < 2 ? bits : vshrq_n_u16(bits, 8);
+  return vreinterpretq_s16_u16(vandq_u16(bits, vdupq_n_u16(q % 2 == 1 ? 0xf0 : 15)));
+}
+
+INLINE words words_of_nibbles(ints lanes, size_t q) {
+  return (words){large_nibbles_of_lanes(lanes.low, q), large_nibbles_of_lanes(lanes.high, q)};
 }
 
 INLINE void vec_store_words(int16_t *to, vec a) {

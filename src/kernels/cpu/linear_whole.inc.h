@@ -1,23 +1,28 @@
 // Linear layers whose weights are integer codes (base/form.h), with x packed as whole numbers
 // (kernels/cpu/whole.h).
 //
-// Products of a block of x, or of a group where groups are shorter, are added up as 32-bit
-// integers, 16 or 32 products an instruction and exact in any order; such a sum, times the scales
-// of weights and x, goes to the accumulator's lanes in ascending order of K. 4-bit codes are taken
-// as 0 to 15: what an I4's 8 and what offsets take away comes last, as dot products of the groups'
-// sums of x with scales and offsets. So bits of a result are those of its row of x and its row of
-// weights alone.
+// Products of a group, or of a block of x where groups are longer, are added up as 32-bit integers,
+// exact in any order. Such a sum times the scale of its weights is added to those of its block of
+// x, and these times x's scale to the result, in ascending order of K; what offsets take away comes
+// last, group by group. So bits of a result are those of its row of x and its row of weights alone,
+// the same on every level of vectors.
 //
-// One token decodes as it goes, row after row. Several share what is decoded, as in
-// linear_codes.inc.h, which this file builds on.
+// Lanes are rows of weights: a group is scaled once for a vector of rows, and nothing is summed
+// over lanes. For this, codes of as many rows as there are lanes are turned, so that a vector has
+// two elements of K of each row, and are multiplied with two elements of x. One token decodes and
+// turns as it goes; several share a panel of turned words. Rejected: lanes that are elements of K,
+// which took three instructions a product where this takes one (docs/log/278).
 //
 // Included by kernels_vector.inc.h, behind linear_codes.inc.h.
 
 enum {
-  whole_step = 2 * vec_lanes,  // elements of K of one product
-  // Bytes between a fetch and its use, of one token: twice what a thread reads while memory answers
-  // (100 ns at 20 GB/s).
-  whole_ahead = 4096,
+  whole_at_once = 2,   // vectors of rows of a register tile
+  whole_chunk = 2048,  // elements of K of a panel, a multiple of blocks
+  whole_pass = 256,    // tokens that share one
+  whole_sums = 32768,  // sums of x of a pass, at most, unless a token alone has more groups
+  whole_turned = 4 * vec_lanes,  // bytes of a row that are turned at once
+  whole_pairs = MGL_CODE_BLOCK / 2,
+  whole_most_groups = whole_chunk / MGL_WHOLE_UNIT + 1,  // of a chunk
 };
 
 // A packed row of x.
@@ -87,12 +92,108 @@ static void pack_whole(const mgl_pack_args *args) {
   }
 }
 
-// --- what is taken away --------------------------------------------------------------------------
+// --- rows of weights -----------------------------------------------------------------------------
 
-// Whether results need sums of x by groups.
-INLINE bool whole_takes_away(const mgl_linear_args *args, mgl_dtype code) {
-  return code == MGL_DTYPE_I4 || args->w_offsets;
+// As many rows as a vector has lanes; rows from n_end on are copies of the last.
+typedef struct whole_rows {
+  const char *at[vec_lanes];
+} whole_rows;
+
+INLINE whole_rows find_whole_rows(const mgl_linear_args *args, const mgl_row_layout *layout,
+                                  size_t n, size_t n_end) {
+  whole_rows rows;
+  for (size_t r = 0; r < vec_lanes; r++) {
+    rows.at[r] = (const char *)args->w + (n + r < n_end ? n + r : n_end - 1) * layout->bytes;
+  }
+  return rows;
 }
+
+// Vector i of `to`, of `stride` vectors each: element first + i of the rows' scales or offsets,
+// which begin `part` bytes behind a row's beginning.
+INLINE void turn_floats(const whole_rows *rows, size_t part, size_t first, size_t count, vec *to,
+                        size_t stride) {
+  for (size_t i = 0; i < count; i += vec_lanes) {
+    const size_t some = count - i < vec_lanes ? count - i : vec_lanes;
+    ints turned[vec_lanes];
+    UNROLL for (size_t r = 0; r < vec_lanes; r++) {
+      const char *from = rows->at[r] + part + (first + i) * sizeof(float);
+      turned[r] = ints_of_bits(some == vec_lanes ? vec_load(from) : vec_load_partial(from, some));
+      if (r % 4 == 3) {
+        ints_turn_four(turned + r - 3);
+      }
+    }
+    ints_turn_fours(turned);
+    for (size_t c = 0; c < some; c++) {
+      to[(i + c) * stride] = bits_of_ints(turned[c]);
+    }
+  }
+}
+
+// The group of element i, counted from that of element `first`.
+INLINE size_t whole_group(const mgl_linear_args *args, size_t i, size_t first, grouping groups) {
+  return groups == grouping_16      ? i / 16 - first / 16
+         : args->w_group == 32      ? i / 32 - first / 32
+         : args->w_group >= args->k ? 0
+                                    : (uint32_t)i / args->w_group - (uint32_t)first / args->w_group;
+}
+
+// Turns the scales of elements [begin, end), the first group's first.
+INLINE void turn_scales(const mgl_linear_args *args, const mgl_row_layout *layout,
+                        const whole_rows *rows, size_t begin, size_t end, vec *to, size_t stride) {
+  const size_t group = args->w_group < args->k ? args->w_group : args->k;
+  const size_t first = begin / group;
+  turn_floats(rows, layout->scales, first, (end - 1) / group + 1 - first, to, stride);
+}
+
+// Pairs of K whose products are one sum.
+INLINE size_t whole_span(grouping groups) {
+  return groups == grouping_16 ? 8 : groups == grouping_32 ? 16 : (size_t)whole_pairs;
+}
+
+// Of one load of a block: vectors of words of each turned vector, and the pair of K of the q-th of
+// turned vector i of load h.
+INLINE size_t whole_pieces(mgl_dtype code) {
+  return mgl_code_is_nibble(code) ? 4 : 2;
+}
+
+INLINE size_t whole_loads(mgl_dtype code) {
+  return codes_bytes_of(MGL_CODE_BLOCK, code) / whole_turned;
+}
+
+INLINE size_t whole_pair(size_t h, size_t i, size_t q, mgl_dtype code) {
+  return mgl_code_is_nibble(code) ? 16 * q + h * vec_lanes + i : 2 * (h * vec_lanes + i) + q;
+}
+
+INLINE void turn_codes(const whole_rows *rows, size_t at, ints turned[vec_lanes]) {
+  UNROLL for (size_t r = 0; r < vec_lanes; r++) {
+    turned[r] = ints_load(rows->at[r] + at);
+    if (r % 4 == 3) {
+      ints_turn_four(turned + r - 3);
+    }
+  }
+  ints_turn_fours(turned);
+}
+
+// Fetches into L2, a part at each block of K, the rows that come behind those at hand: rows side by
+// side are streams that memory serves at half its pace.
+typedef struct row_fetch {
+  const char *next;
+  size_t lines;  // a block
+} row_fetch;
+
+INLINE row_fetch fetch_rows_behind(const char *rows, size_t count, const mgl_row_layout *layout,
+                                   size_t k) {
+  const size_t blocks = (k + MGL_CODE_BLOCK - 1) / MGL_CODE_BLOCK, bytes = count * layout->bytes;
+  return (row_fetch){.next = rows + bytes, .lines = (bytes / 64 + blocks - 1) / blocks};
+}
+
+INLINE void fetch_some(row_fetch *f) {
+  for (size_t i = 0; i < f->lines; i++, f->next += 64) {
+    FETCH_L2(f->next);
+  }
+}
+
+// --- what is taken away --------------------------------------------------------------------------
 
 INLINE void sum_whole_groups(const mgl_linear_args *args, size_t t, size_t groups, float *out) {
   const whole_row x = find_whole_row(args, t);
@@ -107,259 +208,345 @@ INLINE void sum_whole_groups(const mgl_linear_args *args, size_t t, size_t group
   }
 }
 
-// Stores what four rows give for a token. sums: of its x by groups.
-INLINE void finish_whole(const mgl_linear_args *args, const code_rows *rows, size_t t, size_t n,
-                         size_t n_end, vec acc[linear_rows], const float *sums, mgl_dtype code) {
-  const mgl_row_layout layout = mgl_row_layout_of(mgl_linear_form(args), args->k);
-  UNROLL for (size_t r = 0; r < linear_rows; r++) {
-    for (size_t i = 0; code == MGL_DTYPE_I4 && i < layout.groups; i += vec_lanes) {
-      size_t count = layout.groups - i < vec_lanes ? layout.groups - i : vec_lanes;
-      vec eights = vec_mul(vec_set(8), vec_load_partial(sums + i, count));
-      acc[r] =
-          vec_fnma(eights, vec_load_partial(rows->scales[r] + i * sizeof(float), count), acc[r]);
-    }
-    if (args->w_offsets) {
-      acc[r] = subtract_offsets(acc[r], sums, rows->codes[r] + layout.offsets, layout.groups);
+// What some groups' offsets take from the sums of some tokens: chains side by side.
+INLINE void take_some(const float *sums, size_t groups, const vec *offsets, size_t count,
+                      vec *state, size_t stride, size_t tokens) {
+  vec acc[4];
+  UNROLL for (size_t j = 0; j < tokens; j++) {
+    acc[j] = state[j * stride];
+  }
+  for (size_t i = 0; i < count; i++) {
+    UNROLL for (size_t j = 0; j < tokens; j++) {
+      acc[j] = vec_fnma(vec_set(sums[j * groups + i]), offsets[i], acc[j]);
     }
   }
-  store_sums(args, t, n, n_end, vec_sum4(acc[0], acc[1], acc[2], acc[3]));
+  UNROLL for (size_t j = 0; j < tokens; j++) {
+    state[j * stride] = acc[j];
+  }
+}
+
+// Takes from the sums of `tokens` tokens, [tokens, stride], what offsets do. sums: of their x by
+// groups, [tokens, groups].
+INLINE void take_offsets(const mgl_row_layout *layout, const whole_rows *rows, size_t tokens,
+                         const float *sums, vec *state, size_t stride) {
+  enum { some = 64 };
+  vec offsets[some];
+  for (size_t g = 0; g < layout->groups; g += some) {
+    const size_t count = layout->groups - g < some ? layout->groups - g : some;
+    turn_floats(rows, layout->offsets, g, count, offsets, 1);
+    size_t t = 0;
+    for (; t + 4 <= tokens; t += 4) {
+      take_some(sums + t * layout->groups + g, layout->groups, offsets, count, state + t * stride,
+                stride, 4);
+    }
+    for (; t < tokens; t++) {
+      take_some(sums + t * layout->groups + g, layout->groups, offsets, count, state + t * stride,
+                stride, 1);
+    }
+  }
+}
+
+// Adds bias and residual to the sums of a vector of rows and stores those below n_end.
+INLINE void store_whole(const mgl_linear_args *args, size_t t, size_t n, size_t n_end, vec sums) {
+  const size_t count = n_end - n < vec_lanes ? n_end - n : vec_lanes;
+  const size_t at = t * args->out_stride + n;
+  if (args->bias != NULL) {
+    sums = vec_add(sums, vec_load_partial(args->bias + n, count));
+  }
+  if (args->residual != NULL) {
+    sums = vec_add(vec_load_partial(args->residual + at, count), sums);
+  }
+  vec_store_partial(args->out + at, count, sums);
 }
 
 // --- one token -----------------------------------------------------------------------------------
 
-// The scales of weights of the lanes of a sum of products that begins at element i.
-INLINE vec whole_scale(const char *scales, size_t i, const mgl_linear_args *args, grouping groups) {
-  if (groups == grouping_16 && whole_step > 16 && i + 16 < args->k) {
-    return vec_set_halves(load_scale(scales, i / 16), load_scale(scales, i / 16 + 1));
-  }
-  return vec_set(load_scale(scales, groups == grouping_16      ? i / 16
-                                    : args->w_group == 32      ? i / 32
-                                    : args->w_group >= args->k ? 0
-                                                               : (uint32_t)i / args->w_group));
+// A sum of a span times its scales, added to those of the block.
+INLINE vec add_span(vec part, ints sum, const mgl_linear_args *args, const vec *scales,
+                    size_t first, size_t i, grouping groups) {
+  return vec_fma(vec_of_ints(sum), scales[whole_group(args, i, first, groups)], part);
 }
 
-// Elements of K whose products are one sum.
-INLINE size_t whole_span(grouping groups) {
-  return groups == grouping_16   ? (whole_step > 16 ? (size_t)whole_step : 16)
-         : groups == grouping_32 ? 32
-                                 : (size_t)MGL_CODE_BLOCK;
-}
-
-// A row's block of K that begins at element i: the sum of its spans' sums times their scales, but
-// for x's. codes: of the block. scale: of all of it where groups are blocks. whole: K does not end
-// in it, a constant after inlining.
-INLINE vec whole_block(const mgl_linear_args *args, const int16_t *x, const char *codes,
-                       const char *scales, size_t i, vec scale, bool whole, mgl_dtype code,
-                       grouping groups) {
-  const size_t span = whole_span(groups);
+// Codes of 8 bits are summed over lanes: widened where they stand, which is fewer instructions than
+// to turn them. A vector of them has two groups of 16 on some levels.
+INLINE vec whole_block_of_bytes(const mgl_linear_args *args, const whole_rows *rows,
+                                const int16_t *x, const vec *scales, size_t first, size_t i,
+                                size_t left, grouping groups) {
+  const size_t step = 2 * vec_lanes, span = 2 * whole_span(groups);
   vec part = vec_zero();
-  UNROLL for (size_t first = 0; first < MGL_CODE_BLOCK; first += span) {
-    ints sum = ints_zero();
-    UNROLL for (size_t e = first; e < first + span; e += whole_step) {
-      sum = ints_add_products(sum, words_load(x + e), words_of_codes(codes, e, code));
+  UNROLL for (size_t e = 0; e < MGL_CODE_BLOCK; e += span < step ? step : span) {
+    ints fours[vec_lanes / 4];
+    UNROLL for (size_t f = 0; f < vec_lanes / 4; f++) {
+      ints sum[4];
+      UNROLL for (size_t r = 0; r < 4; r++) {
+        const char *codes = rows->at[4 * f + r] + i + e;
+        sum[r] = ints_zero();
+        UNROLL for (size_t s = 0; s < (span < step ? step : span); s += step) {
+          sum[r] = ints_add_products(sum[r], words_load(x + e + s), words_of_bytes(codes + s));
+        }
+      }
+      fours[f] = ints_sum_four(sum[0], sum[1], sum[2], sum[3]);
     }
-    if (span == MGL_CODE_BLOCK) {
-      part = vec_mul(vec_of_ints(sum), scale);
-    } else if (whole || i + first < args->k) {
-      part = vec_fma(vec_of_ints(sum), whole_scale(scales, i + first, args, groups), part);
+    if (e < left && span < step) {
+      ints halves[2];
+      ints_sum_fours_halves(fours, halves);
+      part = add_span(part, halves[0], args, scales, first, i + e, groups);
+      if (e + span < left) {
+        part = add_span(part, halves[1], args, scales, first, i + e + span, groups);
+      }
+    } else if (e < left) {
+      part = add_span(part, ints_sum_fours(fours), args, scales, first, i + e, groups);
     }
   }
   return part;
 }
 
-// Where a row's memory is fetched that is read `whole_ahead` bytes later.
-typedef struct row_fetch {
-  const char *next, *end;
-} row_fetch;
-
-// Fetches a little more than a block has: scales and offsets stand behind a row's codes.
-INLINE void fetch_block(row_fetch *f, mgl_dtype code) {
-  UNROLL for (size_t i = 0; i <= codes_bytes_of(MGL_CODE_BLOCK, code) / 64; i++) {
-    if (f->next < f->end) {
-      FETCH_L1(f->next);
-      f->next += 64;
+// Codes of 4 bits are turned, as for several tokens: a vector of them is four of words. eights:
+// what an I4's 8 gives in each span of the block, less than nothing; NULL for U4.
+INLINE vec whole_block_of_nibbles(const mgl_linear_args *args, const whole_rows *rows,
+                                  const int16_t *x, const int32_t *eights, const vec *scales,
+                                  size_t first, size_t i, size_t left, mgl_dtype code,
+                                  grouping groups) {
+  const size_t span = whole_span(groups), spans = whole_pairs / span;
+  const size_t each = spans == 1 ? 8 : 1;  // chains of a span's sum, which do not wait for others
+  ints sum[whole_pairs / 8][8];
+  UNROLL for (size_t c = 0; c < spans * each; c++) {
+    sum[c / each][c % each] = ints_zero();
+  }
+  UNROLL for (size_t h = 0; h < whole_loads(code); h++) {
+    ints turned[vec_lanes];
+    turn_codes(rows, codes_bytes_of(i, code) + h * whole_turned, turned);
+    UNROLL for (size_t j = 0; j < vec_lanes; j++) {
+      UNROLL for (size_t q = 0; q < whole_pieces(code); q++) {
+        const size_t pair = whole_pair(h, j, q, code);
+        // Those of odd q, which are 16 times too large, apart.
+        const size_t chain = spans > 1 ? 0 : j % (each / 2) * 2 + q % 2;
+        ints *to = &sum[pair / span][chain];
+        *to = ints_add_products(*to, words_set_pair(x + 2 * pair), words_of_nibbles(turned[j], q));
+      }
     }
   }
+  vec part = vec_zero();
+  UNROLL for (size_t s = 0; s < spans; s++) {
+    const size_t q = s * span / 16;
+    if (s * span * 2 < left) {
+      ints all = code == MGL_DTYPE_I4 ? ints_set(eights[s]) : ints_zero();
+      UNROLL for (size_t c = 0; c < each; c++) {
+        const bool is_large = spans > 1 ? q % 2 == 1 : c % 2 == 1;
+        all = ints_add(all, is_large ? ints_sixteenth(sum[s][c]) : sum[s][c]);
+      }
+      part = add_span(part, all, args, scales, first, i + s * span * 2, groups);
+    }
+  }
+  return part;
 }
 
-// The sum of row r. Row after row is one stream through memory: four rows side by side read at
-// 0.5 to 0.6 of its pace (docs/log/233).
-INLINE vec whole_sum_of_row(const mgl_linear_args *args, const whole_row *x, const char *codes,
-                            const mgl_row_layout *layout, mgl_dtype code, grouping groups) {
-  const size_t k = args->k;
-  const char *scales = codes + layout->scales;
-  row_fetch f = {codes + whole_ahead, codes + whole_ahead + layout->bytes};
-  vec acc = vec_zero();
-  for (size_t i = 0; i < k; i += MGL_CODE_BLOCK) {
-    fetch_block(&f, code);
-    const char *at = codes + codes_bytes_of(i, code);
-    const vec of_x = vec_set(x->scales[i / MGL_CODE_BLOCK]);
-    vec scale = groups == grouping_blocks ? whole_scale(scales, i, args, groups) : of_x;
-    vec part = i + MGL_CODE_BLOCK <= k
-                   ? whole_block(args, x->values + i, at, scales, i, scale, true, code, groups)
-                   : whole_block(args, x->values + i, at, scales, i, scale, false, code, groups);
-    acc = vec_fma(part, of_x, acc);
+// A block of K of a vector of rows: the sum of its spans' sums times their scales, but for x's.
+// left: elements of K from the block on.
+INLINE vec whole_block(const mgl_linear_args *args, const whole_rows *rows, const int16_t *x,
+                       const int32_t *eights, const vec *scales, size_t first, size_t i,
+                       size_t left, mgl_dtype code, grouping groups) {
+  return mgl_code_is_nibble(code)
+             ? whole_block_of_nibbles(args, rows, x, eights, scales, first, i, left, code, groups)
+             : whole_block_of_bytes(args, rows, x, scales, first, i, left, groups);
+}
+
+// -8 times the sums of x by spans of so many elements.
+INLINE void sum_eights(const int16_t *x, size_t k, size_t span, int32_t *out) {
+  for (size_t i = 0; i < (k + MGL_CODE_BLOCK - 1) / MGL_CODE_BLOCK * MGL_CODE_BLOCK; i += span) {
+    int32_t sum = 0;
+    for (size_t e = 0; e < span; e++) {
+      sum += x[i + e];
+    }
+    *out++ = -8 * sum;
   }
-  return acc;
 }
 
 INLINE void whole_single(const mgl_linear_args *args, size_t begin, size_t end, mgl_dtype code,
                          grouping groups) {
+  const size_t k = args->k;
   const mgl_row_layout layout = mgl_row_layout_of(mgl_linear_form(args), args->k);
   const whole_row x = find_whole_row(args, 0);
   float sums[codes_sums];
-  if (whole_takes_away(args, code)) {
+  int32_t eights[codes_sums];
+  vec scales[whole_most_groups];
+  if (code == MGL_DTYPE_I4) {
+    sum_eights(x.values, k, 2 * whole_span(groups), eights);
+  }
+  if (args->w_offsets) {
     sum_whole_groups(args, 0, layout.groups, sums);
   }
-  for (size_t n = begin; n < end; n += linear_rows) {
-    const code_rows rows = find_code_rows(args, n, end);
-    vec acc[linear_rows];
-    for (size_t r = 0; r < linear_rows; r++) {
-      acc[r] = whole_sum_of_row(args, &x, rows.codes[r], &layout, code, groups);
+  for (size_t n = begin; n < end; n += vec_lanes) {
+    const whole_rows rows = find_whole_rows(args, &layout, n, end);
+    row_fetch f = fetch_rows_behind(rows.at[0], vec_lanes, &layout, k);
+    vec acc = vec_zero();
+    for (size_t i = 0; i < k; i += MGL_CODE_BLOCK) {
+      const size_t first = i / whole_chunk * whole_chunk;
+      if (i == first) {
+        turn_scales(args, &layout, &rows, i, k - i < whole_chunk ? k : i + whole_chunk, scales, 1);
+      }
+      fetch_some(&f);
+      const vec part = whole_block(args, &rows, x.values + i, eights + i / (2 * whole_span(groups)),
+                                   scales, first, i, k - i, code, groups);
+      acc = vec_fma(part, vec_set(x.scales[i / MGL_CODE_BLOCK]), acc);
     }
-    finish_whole(args, &rows, 0, n, end, acc, sums, code);
+    if (args->w_offsets) {
+      take_offsets(&layout, &rows, 1, sums, &acc, 1);
+    }
+    store_whole(args, 0, n, end, acc);
   }
 }
 
 // --- several tokens ------------------------------------------------------------------------------
 
-// Four rows of a chunk of K, decoded.
-typedef struct decoded_words {
-  int16_t rows[linear_rows][codes_chunk];
-} decoded_words;
+// A chunk of K of the rows of a register tile, turned: pair after pair of K, of each a vector of
+// words for each vector of rows; scales group after group likewise.
+typedef struct whole_panel {
+  int16_t words[whole_chunk / 2 * whole_at_once * 2 * vec_lanes];
+  vec scales[whole_most_groups * whole_at_once];
+} whole_panel;
 
-INLINE void decode_words(const code_rows *rows, size_t begin, size_t end, decoded_words *out,
-                         mgl_dtype code) {
-  for (size_t r = 0; r < linear_rows; r++) {
-    int16_t *to = out->rows[r];
-    for (size_t i = begin; i < end; i += MGL_CODE_BLOCK) {
-      const char *from = rows->codes[r] + codes_bytes_of(i, code);
-      UNROLL for (size_t e = 0; e < MGL_CODE_BLOCK; e += whole_step, to += whole_step) {
-        words_store(to, words_of_codes(from, e, code));
-      }
-    }
-  }
-}
-
-// Sums of products of a span of K that begins at element `first` of the chunk w, for all of a tile.
-INLINE void whole_sums(const decoded_words *w, const whole_row *x, size_t tokens, size_t at,
-                       size_t first, size_t span, ints sum[WHOLE_TOKENS][linear_rows]) {
-  UNROLL for (size_t j = 0; j < tokens * linear_rows; j++) {
-    sum[j / linear_rows][j % linear_rows] = ints_zero();
-  }
-  for (size_t i = 0; i < span; i += whole_step) {
-    words values[WHOLE_TOKENS];
-    UNROLL for (size_t j = 0; j < tokens; j++) {
-      values[j] = words_load(x[j].values + at + i);
-    }
-    UNROLL for (size_t r = 0; r < linear_rows; r++) {
-      words weights = words_load(w->rows[r] + first + i);
-      UNROLL for (size_t j = 0; j < tokens; j++) {
-        sum[j][r] = ints_add_products(sum[j][r], values[j], weights);
-      }
-    }
-  }
-}
-
-// A chunk of K, [begin, end): `state` has the tile's accumulators, [tokens, 4]. `tokens` and
-// `groups` are constants after inlining.
-INLINE void whole_tile(const mgl_linear_args *args, const code_rows *rows, const decoded_words *w,
-                       size_t t, size_t tokens, size_t begin, size_t end, vec *state,
-                       grouping groups) {
-  const size_t span = whole_span(groups);
-  whole_row x[WHOLE_TOKENS];
-  UNROLL for (size_t j = 0; j < tokens; j++) {
-    x[j] = find_whole_row(args, t + j);
-  }
+INLINE void turn_panel(const whole_rows *rows, size_t begin, size_t end, size_t r,
+                       whole_panel *panel, row_fetch *f, mgl_dtype code) {
+  const size_t width = 2 * vec_lanes;
   for (size_t i = begin; i < end; i += MGL_CODE_BLOCK) {
-    const size_t i_end = i + MGL_CODE_BLOCK < end ? i + MGL_CODE_BLOCK : end;
-    vec parts[WHOLE_TOKENS * linear_rows];
-    UNROLL for (size_t j = 0; j < tokens * linear_rows; j++) {
-      parts[j] = vec_zero();
+    int16_t *to = panel->words + ((i - begin) / 2 * whole_at_once + r) * width;
+    fetch_some(f);
+    for (size_t h = 0; h < whole_loads(code); h++) {
+      ints turned[vec_lanes];
+      turn_codes(rows, codes_bytes_of(i, code) + h * whole_turned, turned);
+      UNROLL for (size_t j = 0; j < vec_lanes; j++) {
+        UNROLL for (size_t q = 0; q < whole_pieces(code); q++) {
+          const words w = words_of_turned(turned[j], q, code);
+          words_store(to + whole_pair(h, j, q, code) * whole_at_once * width,
+                      code == MGL_DTYPE_I4 ? words_less(w, 8) : w);
+        }
+      }
     }
-    for (size_t first = i; first < i_end; first += span) {
-      ints sum[WHOLE_TOKENS][linear_rows];
-      whole_sums(w, x, tokens, first, first - begin, span, sum);
-      UNROLL for (size_t r = 0; r < linear_rows; r++) {
-        const vec scale = whole_scale(rows->scales[r], first, args, groups);
+  }
+}
+
+// A chunk of K, [begin, end), for `tokens` tokens: `state` has the tile's accumulators, [tokens,
+// whole_at_once]. `tokens` and `groups` are constants after inlining.
+INLINE void whole_tile(const mgl_linear_args *args, const whole_panel *panel, size_t t,
+                       size_t tokens, size_t begin, size_t end, vec *state, grouping groups) {
+  const size_t span = whole_span(groups), stride = mgl_whole_layout_of(args->k).bytes;
+  const whole_row row = find_whole_row(args, t);
+  const char *x = (const void *)(row.values + begin);
+  const char *of_x = (const void *)(row.scales + begin / MGL_CODE_BLOCK);
+  const int16_t *w = panel->words;
+  for (size_t i = begin; i < end; i += MGL_CODE_BLOCK, of_x += sizeof(float)) {
+    vec part[WHOLE_TOKENS][whole_at_once];
+    UNROLL for (size_t j = 0; j < tokens * whole_at_once; j++) {
+      part[j / whole_at_once][j % whole_at_once] = vec_zero();
+    }
+    for (size_t s = i; s < i + MGL_CODE_BLOCK && s < end; s += 2 * span) {
+      ints sum[WHOLE_TOKENS][whole_at_once];
+      UNROLL for (size_t j = 0; j < tokens * whole_at_once; j++) {
+        sum[j / whole_at_once][j % whole_at_once] = ints_zero();
+      }
+      for (size_t pair = 0; pair < span; pair++) {
+        words weights[whole_at_once];
+        UNROLL for (size_t r = 0; r < whole_at_once; r++, w += 2 * vec_lanes) {
+          weights[r] = words_load(w);
+        }
         UNROLL for (size_t j = 0; j < tokens; j++) {
-          vec *to = &parts[j * linear_rows + r];
-          *to = vec_fma(vec_of_ints(sum[j][r]), scale, *to);
+          const words values = words_set_pair((const void *)(x + j * stride));
+          UNROLL for (size_t r = 0; r < whole_at_once; r++) {
+            sum[j][r] = ints_add_products(sum[j][r], values, weights[r]);
+          }
+        }
+        x += 2 * sizeof(int16_t);
+      }
+      const vec *scales = panel->scales + whole_group(args, s, begin, groups) * whole_at_once;
+      UNROLL for (size_t j = 0; j < tokens; j++) {
+        UNROLL for (size_t r = 0; r < whole_at_once; r++) {
+          part[j][r] = vec_fma(vec_of_ints(sum[j][r]), scales[r], part[j][r]);
         }
       }
     }
     UNROLL for (size_t j = 0; j < tokens; j++) {
-      const vec of_x = vec_set(x[j].scales[i / MGL_CODE_BLOCK]);
-      UNROLL for (size_t r = 0; r < linear_rows; r++) {
-        vec *to = &state[j * linear_rows + r];
-        *to = vec_fma(parts[j * linear_rows + r], of_x, *to);
+      const vec scale = vec_set(load_scale(of_x + j * stride, 0));
+      UNROLL for (size_t r = 0; r < whole_at_once; r++) {
+        vec *to = &state[j * whole_at_once + r];
+        *to = vec_fma(part[j][r], scale, *to);
       }
     }
   }
 }
 
-INLINE void whole_tiles(const mgl_linear_args *args, const code_rows *rows, const decoded_words *w,
-                        size_t first, size_t count, size_t begin, size_t end, vec *state,
-                        grouping groups) {
+INLINE void whole_tiles(const mgl_linear_args *args, const whole_panel *panel, size_t first,
+                        size_t count, size_t begin, size_t end, vec *state, grouping groups) {
   const size_t tiles = (count + WHOLE_TOKENS - 1) / WHOLE_TOKENS;
   for (size_t i = 0; i < tiles; i++) {
     size_t t = i * count / tiles, tokens = (i + 1) * count / tiles - t;
-    vec *own = state + t * linear_rows;
+    vec *own = state + t * whole_at_once;
     switch (tokens) {
 #if WHOLE_TOKENS > 3
-      case 6: whole_tile(args, rows, w, first + t, 6, begin, end, own, groups); break;
-      case 5: whole_tile(args, rows, w, first + t, 5, begin, end, own, groups); break;
-      case 4: whole_tile(args, rows, w, first + t, 4, begin, end, own, groups); break;
+      case 6: whole_tile(args, panel, first + t, 6, begin, end, own, groups); break;
+      case 5: whole_tile(args, panel, first + t, 5, begin, end, own, groups); break;
+      case 4: whole_tile(args, panel, first + t, 4, begin, end, own, groups); break;
 #endif
 #if WHOLE_TOKENS > 2
-      case 3: whole_tile(args, rows, w, first + t, 3, begin, end, own, groups); break;
+      case 3: whole_tile(args, panel, first + t, 3, begin, end, own, groups); break;
 #endif
-      case 2: whole_tile(args, rows, w, first + t, 2, begin, end, own, groups); break;
-      default: whole_tile(args, rows, w, first + t, 1, begin, end, own, groups); break;
+      case 2: whole_tile(args, panel, first + t, 2, begin, end, own, groups); break;
+      default: whole_tile(args, panel, first + t, 1, begin, end, own, groups); break;
     }
   }
 }
 
-typedef void decode_words_function(const code_rows *rows, size_t begin, size_t end,
-                                   decoded_words *out);
+typedef void turn_panel_function(const whole_rows *rows, size_t begin, size_t end, size_t r,
+                                 whole_panel *panel, row_fetch *f);
 
-INLINE void whole_pass(const mgl_linear_args *args, size_t begin, size_t end, size_t first,
-                       size_t count, decode_words_function *decode, mgl_dtype code,
-                       grouping groups) {
+// The rows of a register tile for `count` tokens. sums: of their x by groups.
+INLINE void whole_several_rows(const mgl_linear_args *args, const mgl_row_layout *layout, size_t n,
+                               size_t n_end, size_t first, size_t count, const float *sums,
+                               turn_panel_function *turn, grouping groups) {
   const size_t k = args->k;
-  const size_t row_groups = mgl_row_layout_of(mgl_linear_form(args), args->k).groups;
-  float sums[codes_sums];
-  vec state[codes_tokens * linear_rows];
-  decoded_words w;
-  for (size_t t = 0; whole_takes_away(args, code) && t < count; t++) {
-    sum_whole_groups(args, first + t, row_groups, sums + t * row_groups);
+  whole_panel panel;
+  whole_rows rows[whole_at_once];
+  vec state[whole_pass * whole_at_once];
+  for (size_t r = 0; r < whole_at_once; r++) {
+    rows[r] = find_whole_rows(args, layout, n + r * vec_lanes, n_end);
   }
-  for (size_t n = begin; n < end; n += linear_rows) {
-    const code_rows rows = find_code_rows(args, n, end);
-    for (size_t i = 0; i < count * linear_rows; i++) {
-      state[i] = vec_zero();
+  for (size_t i = 0; i < count * whole_at_once; i++) {
+    state[i] = vec_zero();
+  }
+  row_fetch f =
+      fetch_rows_behind(rows[0].at[0], whole_at_once * vec_lanes, layout, whole_at_once * k);
+  for (size_t i = 0; i < k; i += whole_chunk) {
+    const size_t i_end = i + whole_chunk < k ? i + whole_chunk : k;
+    for (size_t r = 0; r < whole_at_once; r++) {
+      turn(&rows[r], i, i_end, r, &panel, &f);
+      turn_scales(args, layout, &rows[r], i, i_end, panel.scales + r, whole_at_once);
     }
-    for (size_t i = 0; i < k; i += codes_chunk) {
-      // Whole spans behind K, too: x is zero there.
-      size_t i_end = i + codes_chunk < k ? i + codes_chunk : k;
-      decode(&rows, i, i_end, &w);
-      whole_tiles(args, &rows, &w, first, count, i, i_end, state, groups);
+    whole_tiles(args, &panel, first, count, i, i_end, state, groups);
+  }
+  for (size_t r = 0; r < whole_at_once && n + r * vec_lanes < n_end; r++) {
+    if (args->w_offsets) {
+      take_offsets(layout, &rows[r], count, sums, state + r, whole_at_once);
     }
     for (size_t t = 0; t < count; t++) {
-      finish_whole(args, &rows, first + t, n, end, state + t * linear_rows, sums + t * row_groups,
-                   code);
+      store_whole(args, first + t, n + r * vec_lanes, n_end, state[t * whole_at_once + r]);
     }
   }
 }
 
 INLINE void whole_several(const mgl_linear_args *args, size_t begin, size_t end,
-                          decode_words_function *decode, grouping groups) {
-  const size_t row_groups = mgl_row_layout_of(mgl_linear_form(args), args->k).groups;
-  size_t most = whole_takes_away(args, args->w_dtype) ? codes_sums / row_groups : codes_tokens;
-  most = most < codes_tokens ? most : codes_tokens;
-  for (size_t t = 0; t < args->token_count; t += most) {
-    size_t count = args->token_count - t < most ? args->token_count - t : most;
-    whole_pass(args, begin, end, t, count, decode, args->w_dtype, groups);
+                          turn_panel_function *turn, grouping groups) {
+  const mgl_row_layout layout = mgl_row_layout_of(mgl_linear_form(args), args->k);
+  size_t most = args->w_offsets ? whole_sums / layout.groups : whole_pass;
+  most = most < whole_pass ? most : whole_pass;
+  float sums[whole_sums];
+  for (size_t first = 0; first < args->token_count; first += most) {
+    const size_t count = args->token_count - first < most ? args->token_count - first : most;
+    for (size_t t = 0; args->w_offsets && t < count; t++) {
+      sum_whole_groups(args, first + t, layout.groups, sums + t * layout.groups);
+    }
+    for (size_t n = begin; n < end; n += (size_t)whole_at_once * vec_lanes) {
+      whole_several_rows(args, &layout, n, end, first, count, sums, turn, groups);
+    }
   }
 }
 
@@ -369,14 +556,15 @@ INLINE void whole_several(const mgl_linear_args *args, size_t begin, size_t end,
   SEPARATE void name(const mgl_linear_args *args, size_t begin, size_t end) { \
     whole_single(args, begin, end, MGL_DTYPE_##code, groups);                 \
   }
-#define WHOLE_DECODE(name, code)                                                          \
-  static void name(const code_rows *rows, size_t begin, size_t end, decoded_words *out) { \
-    decode_words(rows, begin, end, out, MGL_DTYPE_##code);                                \
+#define WHOLE_TURN(name, code)                                                                     \
+  static void name(const whole_rows *rows, size_t begin, size_t end, size_t r, whole_panel *panel, \
+                   row_fetch *f) {                                                                 \
+    turn_panel(rows, begin, end, r, panel, f, MGL_DTYPE_##code);                                   \
   }
 #define WHOLE_SEVERAL(name, groups)                                         \
   SEPARATE void name(const mgl_linear_args *args, size_t begin, size_t end, \
-                     decode_words_function *decode) {                       \
-    whole_several(args, begin, end, decode, groups);                        \
+                     turn_panel_function *turn) {                           \
+    whole_several(args, begin, end, turn, groups);                          \
   }
 
 WHOLE_SINGLE(whole_i8_blocks, I8, grouping_blocks)
@@ -388,8 +576,9 @@ WHOLE_SINGLE(whole_i4_16, I4, grouping_16)
 WHOLE_SINGLE(whole_u4_blocks, U4, grouping_blocks)
 WHOLE_SINGLE(whole_u4_32, U4, grouping_32)
 WHOLE_SINGLE(whole_u4_16, U4, grouping_16)
-WHOLE_DECODE(whole_decode_bytes, I8)
-WHOLE_DECODE(whole_decode_nibbles, U4)
+WHOLE_TURN(whole_turn_i8, I8)
+WHOLE_TURN(whole_turn_i4, I4)
+WHOLE_TURN(whole_turn_u4, U4)
 WHOLE_SEVERAL(whole_several_16, grouping_16)
 WHOLE_SEVERAL(whole_several_32, grouping_32)
 WHOLE_SEVERAL(whole_several_blocks, grouping_blocks)
@@ -398,17 +587,16 @@ static void linear_whole(const mgl_linear_args *args, size_t begin, size_t end) 
   static single_function *const singles[][3] = {{whole_i8_16, whole_i8_32, whole_i8_blocks},
                                                 {whole_i4_16, whole_i4_32, whole_i4_blocks},
                                                 {whole_u4_16, whole_u4_32, whole_u4_blocks}};
+  static turn_panel_function *const turns[] = {whole_turn_i8, whole_turn_i4, whole_turn_u4};
   assert(args->packed);
-  const bool is_byte = !mgl_code_is_nibble(args->w_dtype);
-  const size_t code = is_byte ? 0 : args->w_dtype == MGL_DTYPE_I4 ? 1 : 2;
+  const size_t code = args->w_dtype == MGL_DTYPE_I8 ? 0 : args->w_dtype == MGL_DTYPE_I4 ? 1 : 2;
   // A row that is one group is one of blocks, whose end it never reaches.
   const grouping groups = grouping_of(args);
   if (args->token_count == 1) {
     singles[code][groups == grouping_16 ? 0 : groups == grouping_32 ? 1 : 2](args, begin, end);
     return;
   }
-  decode_words_function *decode = is_byte ? whole_decode_bytes : whole_decode_nibbles;
   (groups == grouping_16   ? whole_several_16
    : groups == grouping_32 ? whole_several_32
-                           : whole_several_blocks)(args, begin, end, decode);
+                           : whole_several_blocks)(args, begin, end, turns[code]);
 }

@@ -683,7 +683,8 @@ typedef struct megalith_request_options {
                          // BOS; chats never do, since templates write it
   bool keep_stop_text;   // the stop text that ends the request is the end of its text
   uint32_t max_prompt_tokens;  // of a longer prompt only so many tokens at its end count; 0: all,
-                               // UINT32_MAX: as many as fit beside max_new_tokens
+                               // UINT32_MAX: as many as fit beside max_new_tokens, or beside the
+                               // usual number of these, at most half the context
   const char *const
       *bad_words;           // [bad_word_count] texts that are not generated, neither as they are
   uint32_t bad_word_count;  // nor behind a blank: the last token of the tokens that each

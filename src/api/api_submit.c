@@ -61,12 +61,15 @@ mgl_status mgl_api_encode_prompt(const mgl_model_folder *folder,
   return mgl_tokenizer_encode(folder->tokenizer, options->text, bytes, how, out, err);
 }
 
-// Keeps the end of a prompt that is longer than asked for.
+// Keeps the end of a prompt that is longer than asked for. Nobody has asked for the usual number of
+// new tokens, so that leaves the prompt half of a short context at least.
 static void cut_prompt(const megalith_engine *engine, const megalith_request_options *options,
                        mgl_token_list *prompt) {
   uint32_t context = engine->info.context_tokens;
-  uint32_t wanted =
-      options->max_new_tokens != 0 ? options->max_new_tokens : engine->default_new_tokens;
+  uint32_t wanted = options->max_new_tokens;
+  if (wanted == 0) {
+    wanted = engine->default_new_tokens < context / 2 ? engine->default_new_tokens : context / 2;
+  }
   size_t most = options->max_prompt_tokens;
   if (most == UINT32_MAX) {
     most = wanted < context ? context - wanted : 1;

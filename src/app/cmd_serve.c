@@ -151,6 +151,11 @@ static mgl_status create_server(serving *s, mgl_error *err) {
       .is_again = times_started_again() > 0,
       .logs_json = strcmp(mgl_arguments_text(a, "log-format", "text"), "json") == 0,
   };
+  const char *address = mgl_arguments_has(a, "port") ? "port" : "host";
+  if (options.unix_path != NULL && mgl_arguments_has(a, address)) {
+    return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                         "expected --unix or an address, found --unix and --%s", address);
+  }
   if ((options.tls_certificate_path == NULL) != (options.tls_key_path == NULL)) {
     return mgl_error_set(err, MGL_ERR_ARGUMENT,
                          "expected both --tls-cert and --tls-key or neither, found one");

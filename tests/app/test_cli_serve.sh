@@ -240,6 +240,8 @@ test_restart() {
   server=$!
   while [ ! -S "$work/socket" ] && kill -0 $server; do sleep 0.1; done
   expect_error "serve: a socket that is in use" "Address already in use" serve --unix "$work/socket"
+  expect_error "serve: a socket and a port" "found --unix and --port" serve --unix "$work/socket" \
+    --port 8001
   kill -KILL $server
   wait $server 2>/dev/null
   rm "$work/server.err"

@@ -307,6 +307,16 @@ static void test_prompt_ends(void **state) {
                       40 * sizeof *ids);
   megalith_request_release(whole);
   megalith_request_release(same);
+  // Where nobody says how many are new, the usual 256 leave half of this context.
+  while (count < 40) {
+    ids[count++] = ids[0];
+  }
+  megalith_request *half =
+      submit(engine, (megalith_request_options){
+                         .tokens = ids, .token_count = count, .max_prompt_tokens = UINT32_MAX});
+  run(engine);
+  assert_int_equal(25, megalith_request_result(half)->prompt_token_count);
+  megalith_request_release(half);
   megalith_engine_destroy(engine);
 }
 

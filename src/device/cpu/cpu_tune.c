@@ -414,7 +414,8 @@ static bool measure_all(tuner *t, mgl_linear_way *way) {
 
 mgl_linear_way mgl_known_way(mgl_simd simd, const char *processor) {
   mgl_linear_way way = mgl_cpu_kernels_for(simd)->usual;
-  bool is_bf16 = simd == MGL_SIMD_AVX512_BF16, is_512 = is_bf16 || simd == MGL_SIMD_AVX512;
+  const char *level = mgl_simd_name(simd);
+  bool is_bf16 = strcmp(level, "avx512_bf16") == 0, is_512 = strncmp(level, "avx512", 6) == 0;
   if (is_bf16 && strncmp(processor, "AuthenticAMD 26.", 16) == 0) {
     way.one.fetch = MGL_FETCH_NONE;  // Zen 5: docs/log/007
   } else if (is_512 && strncmp(processor, "AuthenticAMD 25.", 16) == 0) {

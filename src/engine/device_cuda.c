@@ -45,17 +45,32 @@ static mgl_status cuda_open(const mgl_build *build, void **out, mgl_error *err) 
   return MGL_OK;
 }
 
-// Whether the kernels of large iterations have all ops of a program: of those that fused tasks
+// Whether the kernels of large iterations have all ops of a fused program: of those that fused tasks
 // cover, they lack experts, windows, sinks, some biases, and custom ops.
-static bool will_have_stages(const mgl_graph *program) {
+static bool has_stages(const mgl_graph *fused) {
+  return mgl_stages_cover(fused) && mgl_cuda_custom_find(fused) == NULL;
+}
+
+// Whether mode full and its like have: they lack windows, sinks, biases of sums, and custom ops.
+static bool has_chains(const mgl_graph *fused) {
+  mgl_cuda_model model = {0};
+  mgl_error ignored = {0};
+  return mgl_cuda_custom_find(fused) == NULL &&
+         mgl_cuda_model_of(fused, &model, &ignored) == MGL_OK && !model.extras.windows &&
+         !model.extras.sinks && !model.extras.sum_biases;
+}
+
+// The same of a program that is not fused yet. One that fusing refuses has neither, as the device
+// will say when it is made.
+static bool will_have(const mgl_graph *program, bool (*has)(const mgl_graph *fused)) {
   mgl_graph *fused = NULL;
   mgl_error ignored = {0};
   if (mgl_fuse_ops_cuda(program, &fused, &ignored) != MGL_OK) {
-    return false;  // as the device will say when it is made
+    return false;
   }
-  const bool has = mgl_stages_cover(fused) && mgl_cuda_custom_find(fused) == NULL;
+  const bool it_has = has(fused);
   mgl_graph_destroy(fused);
-  return has;
+  return it_has;
 }
 
 // Codes have no portable kernels for large iterations.
@@ -65,8 +80,8 @@ static void cuda_defaults(const void *model, const mgl_build *build, const mgl_g
   const cuda_model *m = model;
   const bool wgmma = m->options.device->kernels == MGL_CUDA_KERNELS_WGMMA;
   bool codes = wgmma || !mgl_packed_has_codes(program);
-  bool large =
-      m->options.device->sm_count <= MGL_WIDE_MAX_WORKERS && codes && will_have_stages(program);
+  bool large = m->options.device->sm_count <= MGL_WIDE_MAX_WORKERS && codes &&
+               will_have(program, has_stages);
   *out = (mgl_device_defaults){
       .where = "this GPU",
       .iteration_tokens = large ? USUAL_LARGE_ITERATION_TOKENS : USUAL_ITERATION_TOKENS,
@@ -99,28 +114,16 @@ static mgl_status cuda_covers(const mgl_graph *program, mgl_error *err) {
   return status;
 }
 
-// Mode mega, and those in which an iteration is a chain of kernels, which have no windows, sinks,
-// biases of sums and custom ops; what is not fused (mode eager) is of plain kernels.
-static uint32_t modes_with(const mgl_graph *fused) {
-  mgl_cuda_model model = {0};
-  mgl_error ignored = {0};
-  const bool chains = mgl_cuda_custom_find(fused) == NULL &&
-                      mgl_cuda_model_of(fused, &model, &ignored) == MGL_OK &&
-                      !model.extras.windows && !model.extras.sinks && !model.extras.sum_biases;
+// Mode mega, and those in which an iteration is a chain of kernels; what is not fused (mode eager)
+// is of plain kernels.
+static uint32_t modes_with(bool chains) {
   const uint32_t all = (1u << MGL_MODE_COUNT) - 1;
   const mgl_mode eager = mgl_mode_of(MGL_LEVEL_EAGER, MGL_GRAPHS_NONE);
   return chains ? all & ~(1u << eager) : 1u << MGL_MODE_MEGA;
 }
 
 static uint32_t cuda_modes_of(const mgl_graph *program) {
-  mgl_graph *fused = NULL;
-  mgl_error ignored = {0};
-  if (mgl_fuse_ops_cuda(program, &fused, &ignored) != MGL_OK) {
-    return 1u << MGL_MODE_MEGA;  // which fails as the device will say when it is made
-  }
-  const uint32_t modes = modes_with(fused);
-  mgl_graph_destroy(fused);
-  return modes;
+  return modes_with(will_have(program, has_chains));
 }
 
 static mgl_status cuda_measure(void *model, const mgl_device_job *job, mgl_sizes *sizes,
@@ -323,7 +326,7 @@ static uint32_t graph_of(uint32_t tokens) {
 static mgl_status cuda_take_mode(void *model, mgl_mode mode, mgl_error *err) {
   const cuda_model *m = model;
   const mgl_graph *fused = mgl_cuda_program_fused(m->program);
-  if ((modes_with(fused) >> mode & 1) == 0) {
+  if ((modes_with(has_chains(fused)) >> mode & 1) == 0) {
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
                          "parts of an iteration: expected a mode of fused kernels on a GPU, such "
                          "as mega or full, found %s",

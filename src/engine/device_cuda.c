@@ -45,8 +45,8 @@ static mgl_status cuda_open(const mgl_build *build, void **out, mgl_error *err) 
   return MGL_OK;
 }
 
-// Whether the kernels of large iterations have all ops of a fused program: of those that fused tasks
-// cover, they lack experts, windows, sinks, some biases, and custom ops.
+// Whether the kernels of large iterations have all ops of a fused program: of those that fused
+// tasks cover, they lack experts, windows, sinks, some biases, and custom ops.
 static bool has_stages(const mgl_graph *fused) {
   return mgl_stages_cover(fused) && mgl_cuda_custom_find(fused) == NULL;
 }

@@ -1,10 +1,15 @@
 # What the tests of `megalith serve` from outside share; source it behind cli.sh.
 
-# Starts the server with the given arguments, at a free port unless they say otherwise; leaves $server
-# (its process) and $address ("http://127.0.0.1:PORT", or the path of a socket).
+# Starts the server with the given arguments, at a free port unless they name another or a socket's
+# path, which the server refuses beside a port; leaves $server (its process) and $address
+# ("http://127.0.0.1:PORT", or the path of a socket).
 start() {
   rm -f "$work/server.err"
-  "$program" serve --port 0 "$@" >"$work/server.out" 2>"$work/server.err" </dev/null &
+  case " $* " in
+  *" --unix "*) ;;
+  *) set -- --port 0 "$@" ;;
+  esac
+  "$program" serve "$@" >"$work/server.out" 2>"$work/server.err" </dev/null &
   server=$!
   address=
   for _ in $(seq 1200); do

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Megalith and llama.cpp in turns on this CPU: the same shape, random weights in a mapped file, context and
-# threads. Prints medians and quartiles of all rounds, the processor, and how much of the time others took.
+# Megalith and llama.cpp in turns on this CPU, each as it is usually run: the same shape, random weights in a file,
+# context and threads. Prints medians and quartiles of all rounds, the processor, and how much of the time others took.
 #   bench/peers.sh LLAMA_BENCH [MODEL [ROUNDS [THREADS [TYPE]]]]
 #       MODEL: a folder of bench/configs [qwen3-0.6b]; 5 rounds; TYPE: BF16, or what llama-quantize (beside
 #       LLAMA_BENCH) makes, for instance Q8_0 or Q4_K_M: then both programs read the same GGUF file
@@ -33,7 +33,7 @@ trap 'rm -f "$results"' EXIT
 number() { sed -nE "s/.*\"$1\": ([0-9.]+).*/\1/p" | head -1; } # of a key
 cpu_time() { awk '/^cpu /{ print $2 + $3 + $4 + $6 + $7 + $8, $9 }' /proc/stat; } # that was used, stolen
 
-ours_bench() { "$ours" bench "$own" --load-format mapped --device cpu --threads "$threads" --mode mega --runs 1 --json "$@"; }
+ours_bench() { "$ours" bench "$own" --device cpu --threads "$threads" --mode mega --runs 1 --json "$@"; }
 theirs_bench() { "$peer" -m "$theirs" -t "$threads" -r 1 -o jsonl "$@" 2>/dev/null; }
 
 # note NAME WHAT TOKENS_PER_SECOND [SHARE]
@@ -56,7 +56,7 @@ seconds=$(($(date +%s) - start))
 sed -nE 's/^model name[^:]*: /processor: /p' /proc/cpuinfo | head -1
 echo "$before $after $seconds $(nproc)" | awk '{
   total = $5 * $6 * 100; printf "processors %d, used %.0f%%, stolen %.1f%% of %d s\n", $6, 100 * ($3 - $1) / total, 100 * ($4 - $2) / total, $5 }'
-echo "$(date -u +%F), commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown), $model, $type, mapped, $threads threads, $rounds rounds"
+echo "$(date -u +%F), commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown), $model, $type, $threads threads, $rounds rounds"
 echo
 echo "| what | program | tokens/s, median | quartiles | share of the ceiling, median |"
 echo "|---|---|---|---|---|"

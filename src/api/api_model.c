@@ -115,6 +115,7 @@ static void describe(megalith_model *model) {
 static mgl_status open_model(const char *path, const megalith_model_options *given,
                              megalith_model **out, mgl_error *err) {
   static const mgl_weight_source sources[] = {
+      [MEGALITH_WEIGHTS_AUTO] = MGL_WEIGHTS_AUTO,
       [MEGALITH_WEIGHTS_MAPPED] = MGL_WEIGHTS_MAPPED,
       [MEGALITH_WEIGHTS_COPIED] = MGL_WEIGHTS_COPIED,
       [MEGALITH_WEIGHTS_DUMMY] = MGL_WEIGHTS_DUMMY,
@@ -126,7 +127,7 @@ static mgl_status open_model(const char *path, const megalith_model_options *giv
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "model: expected a path, found none");
   }
   if ((size_t)options.weights >= sizeof sources / sizeof *sources) {
-    return mgl_error_set(err, MGL_ERR_ARGUMENT, "weights: expected 0 to 3, found %d",
+    return mgl_error_set(err, MGL_ERR_ARGUMENT, "weights: expected 0 to 4, found %d",
                          (int)options.weights);
   }
   megalith_model *model = mgl_alloc_zeroed(1, sizeof *model);

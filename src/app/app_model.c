@@ -15,7 +15,10 @@ static mgl_weight_source weight_source(const char *format) {
   if (strcmp(format, "dummy") == 0) {
     return MGL_WEIGHTS_DUMMY;
   }
-  return strcmp(format, "copied") == 0 ? MGL_WEIGHTS_COPIED : MGL_WEIGHTS_MAPPED;
+  if (strcmp(format, "copied") == 0) {
+    return MGL_WEIGHTS_COPIED;
+  }
+  return strcmp(format, "mapped") == 0 ? MGL_WEIGHTS_MAPPED : MGL_WEIGHTS_AUTO;
 }
 
 mgl_status mgl_app_compilation(const mgl_arguments *arguments, mgl_compilation *out, bool *given,
@@ -70,7 +73,7 @@ static mgl_status open_crew(const mgl_arguments *arguments, mgl_app_model *out, 
 mgl_status mgl_app_model_open(const mgl_arguments *arguments, unsigned needs, mgl_app_model *out,
                               mgl_error *err) {
   char *path = NULL;
-  *out = (mgl_app_model){.source = MGL_WEIGHTS_MAPPED};
+  *out = (mgl_app_model){.source = MGL_WEIGHTS_AUTO};
   const unsigned weights = MGL_NEED_WEIGHTS | MGL_WANT_WEIGHTS;
   if ((needs & weights) != 0) {  // only such commands have the option
     out->source = weight_source(mgl_arguments_text(arguments, "load-format", "auto"));

@@ -18,7 +18,8 @@ megalith_weights mgl_client_weights(const mgl_arguments *arguments) {
   const char *name = format == NULL ? "auto" : format->text;
   return strcmp(name, "dummy") == 0    ? MEGALITH_WEIGHTS_DUMMY
          : strcmp(name, "copied") == 0 ? MEGALITH_WEIGHTS_COPIED
-                                       : MEGALITH_WEIGHTS_MAPPED;
+         : strcmp(name, "mapped") == 0 ? MEGALITH_WEIGHTS_MAPPED
+                                       : MEGALITH_WEIGHTS_AUTO;
 }
 
 mgl_status mgl_client_open(const mgl_arguments *arguments, const megalith_model_options *options,

@@ -366,6 +366,7 @@ static figures figures_of(const bench *b, const mode_result *result) {
 
 static const char *source_name(const bench *b) {
   switch (b->model.source) {
+    case MGL_WEIGHTS_AUTO: return "auto";
     case MGL_WEIGHTS_MAPPED: return "mapped";
     case MGL_WEIGHTS_COPIED: return "copied";
     case MGL_WEIGHTS_DUMMY: return "dummy";

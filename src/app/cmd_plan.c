@@ -46,14 +46,21 @@ static void append_part(mgl_text *out, const char *name, uint64_t bytes, const c
 }
 
 static const char *weights_note(const planning *p) {
-  if (p->options.cuda != NULL || p->plan.mapped_bytes == 0) {
+  const bool is_quantised = p->model.folder.config.quantization.method != MGL_QUANT_NONE;
+  if (p->options.cuda != NULL || p->plan.source == MGL_WEIGHTS_DUMMY) {
     return "";
   }
-  if (p->model.folder.config.quantization.method != MGL_QUANT_NONE) {
-    return "quantised ones in memory, others in their files";
+  if (p->plan.mapped_bytes == 0) {
+    return is_quantised ? "in memory" : "copied into memory (--load-format mapped: in their files)";
   }
-  return p->model.folder.checkpoint != NULL ? "in their files (--load-format copied: in memory)"
-                                            : "in their files, which are not in the folder";
+  if (p->plan.source == MGL_WEIGHTS_AUTO) {
+    return "copied into memory, but for experts, which stay in their files";
+  }
+  if (p->options.weights == MGL_WEIGHTS_AUTO) {
+    return "in their files; copies would take more than half of what is free";
+  }
+  return is_quantised ? "quantised ones in memory, others in their files"
+                      : "in their files (--load-format auto: in memory)";
 }
 
 // "so many sequences of so many tokens" for lengths that halve, until all places are taken.

@@ -30,8 +30,9 @@ static const mgl_option place_options[] = {
      .value_name = "FORMAT",
      .type = MGL_OPTION_CHOICE,
      .choices = mgl_load_format_choice,
-     .help = "where weights lie: auto, mapped (in the file), copied (into huge pages), dummy "
-             "(made in memory; needs only config.json) [auto: mapped]"},
+     .help = "where a CPU's weights lie: mapped (in the file), copied (into huge pages), auto "
+             "(copied, but for experts, where that takes at most half of the free memory, else "
+             "mapped); dummy (made in memory; needs only config.json) [auto]"},
     {.name = "tune",
      .type = MGL_OPTION_FLAG,
      .help = "CPU: measure again which way of reading weights is fastest here, which the first "

@@ -86,6 +86,15 @@ void mgl_file_map_close(mgl_file_map *map) {
   *map = (mgl_file_map){0};
 }
 
+void mgl_file_map_forget(const void *begin, size_t bytes) {
+  const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+  const uintptr_t first = ((uintptr_t)begin + page - 1) / page * page;
+  const uintptr_t end = ((uintptr_t)begin + bytes) / page * page;
+  if (first < end) {
+    (void)madvise((void *)first, end - first, MADV_DONTNEED);  // a hint
+  }
+}
+
 static mgl_status read_all(int fd, const char *path, char *text, size_t bytes, mgl_error *err) {
   size_t done = 0;
   while (done < bytes) {

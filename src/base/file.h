@@ -18,6 +18,9 @@ typedef struct mgl_file_map {
 // Maps a regular file. Errors name the path and the reason. *out is zeroed on failure.
 mgl_status mgl_file_map_open(const char *path, mgl_file_map *out, mgl_error *err);
 void mgl_file_map_close(mgl_file_map *map);
+// Bytes of a mapping that will hardly be read again: their pages no longer count as the process's
+// memory, until they are read all the same.
+void mgl_file_map_forget(const void *begin, size_t bytes);
 
 // Reads a whole regular file of at most max_bytes into fresh memory (mgl_free it), with a
 // terminating NUL behind its last byte.

@@ -19,6 +19,7 @@
 #include "graph/kv_cache.h"
 
 typedef enum mgl_weight_source {
+  MGL_WEIGHTS_AUTO,    // on the CPU as device/cpu/cpu_weights.h says; a GPU's are uploaded
   MGL_WEIGHTS_MAPPED,  // in place, from the checkpoint's mapping
   MGL_WEIGHTS_COPIED,  // copied from the checkpoint into huge pages
   MGL_WEIGHTS_DUMMY,   // drawn (model/dummy_weights.h); no checkpoint
@@ -119,10 +120,11 @@ typedef struct mgl_sizes {
   uint32_t workers;        // that compute
   // Measured by the device, before it takes any:
   uint64_t free_bytes;
-  uint64_t weight_bytes;  // that are allocated
-  uint64_t mapped_bytes;  // that stay in their files and want to be in the page cache
-  uint64_t cold_bytes;    // of these: of experts beyond those that one token chooses; where they
-                          // are not in the page cache, they are read when they are chosen
+  uint64_t weight_bytes;     // that are allocated
+  mgl_weight_source source;  // on the CPU: the build's, settled (device/cpu/cpu_weights.h)
+  uint64_t mapped_bytes;     // that stay in their files and want to be in the page cache
+  uint64_t cold_bytes;       // of these: of experts beyond those that one token chooses; where they
+                             // are not in the page cache, they are read when they are chosen
   uint64_t activation_bytes;  // activations, and the workers' scratch
   uint64_t other_bytes;       // what else is as large as the model: descriptors, state of launches
   uint64_t loading_bytes;     // that are only taken while weights are loaded

@@ -34,6 +34,7 @@ typedef struct cpu_model {
   mgl_team *team;
   mgl_simd simd;
   mgl_device_job job;
+  mgl_weight_source source;  // the build's, settled
   mgl_cpu_weights weights;
   mgl_linear_way way;
   mgl_cpu_kernels kernels;
@@ -56,6 +57,7 @@ typedef struct cpu_model {
 typedef struct orders {
   mgl_build build;  // its pointers mean nothing to others
   mgl_sizes sizes;
+  mgl_weight_source source;
   uint32_t cores;  // that each rank has
   bool own_processors;
   mgl_hash program;  // of its text
@@ -177,11 +179,14 @@ static mgl_status cpu_measure(void *model, const mgl_device_job *job, mgl_sizes 
   cpu_model *m = model;
   MGL_TRY(mgl_team_check(m->topology, job->build->threads, err));
   mgl_cpu_weight_sizes weights = mgl_cpu_weights_measure(job->program);
-  bool mapped = job->build->weights == MGL_WEIGHTS_MAPPED;
   sizes->free_bytes = mgl_memory_available() / rank_count(job->build);
-  sizes->weight_bytes = weights.vector_bytes + (mapped ? weights.made_bytes : weights.matrix_bytes);
-  sizes->mapped_bytes = mapped ? weights.matrix_bytes - weights.made_bytes : 0;
-  sizes->cold_bytes = mapped ? mgl_cpu_weights_cold_bytes(job->program) : 0;
+  sizes->source = mgl_cpu_weights_settle(job->program, job->build->weights, sizes->free_bytes);
+  const size_t page_bytes = mgl_cpu_weights_page_bytes(&weights, sizes->source);
+  const bool experts_in_place =
+      sizes->source == MGL_WEIGHTS_MAPPED || sizes->source == MGL_WEIGHTS_AUTO;
+  sizes->weight_bytes = weights.vector_bytes + page_bytes;
+  sizes->mapped_bytes = weights.matrix_bytes - page_bytes;
+  sizes->cold_bytes = experts_in_place ? mgl_cpu_weights_cold_bytes(job->program) : 0;
   sizes->kv_bytes_per_token = mgl_graph_kv_bytes_per_token(job->program);
   sizes->step_bytes = mgl_cpu_weights_step_bytes(job->program);
   sizes->expert_bytes = mgl_cpu_weights_expert_bytes(job->program);
@@ -196,6 +201,7 @@ static mgl_status tell_crew(cpu_model *m, mgl_error *err) {
   memset(&o, 0, sizeof o);
   o.build = *m->job.build;
   o.sizes = *m->job.sizes;
+  o.source = m->source;
   o.cores = m->crew_cores;
   o.own_processors = m->own_processors;
   MGL_TRY(mgl_graph_hash(m->job.program, &o.program, err));
@@ -219,6 +225,7 @@ static mgl_status hear_first(cpu_model *m, mgl_error *err) {
   }
   m->build = mgl_build_of_first(&o.build, &own);
   m->sizes = o.sizes;
+  m->source = o.source;
   m->job.build = &m->build;
   m->job.sizes = &m->sizes;
   m->crew_cores = o.cores;
@@ -259,8 +266,8 @@ static mgl_status make(cpu_model *m, const mgl_device_job *job, const mgl_ranks_
   uint32_t parts = m->own_processors ? 1 : rank_count(build);
   (void)mgl_topology_take_part(m->topology, threads, &part, &parts);
   MGL_TRY(mgl_team_create_part(m->topology, threads, part, parts, &m->team, err));
-  MGL_TRY(mgl_cpu_weights_bind_rank(job->program, job->checkpoint, build->weights, build->seed,
-                                    m->team, m->topology, rank, rank == 0 ? &build->progress : NULL,
+  MGL_TRY(mgl_cpu_weights_bind_rank(job->program, job->checkpoint, m->source, build->seed, m->team,
+                                    m->topology, rank, rank == 0 ? &build->progress : NULL,
                                     &m->weights, err));
   if (build->weights == MGL_WEIGHTS_DUMMY) {
     mgl_cpu_route_dummies(&m->weights, build->routing);
@@ -273,7 +280,7 @@ static mgl_status make(cpu_model *m, const mgl_device_job *job, const mgl_ranks_
   mgl_tune_options tune_options = {.team = m->team,
                                    .topology = m->topology,
                                    .simd = m->simd,
-                                   .mapped = build->weights == MGL_WEIGHTS_MAPPED,
+                                   .mapped = m->source == MGL_WEIGHTS_MAPPED,
                                    .again = build->tune,
                                    .folder = folder};
   (void)mgl_cpu_tune(&m->weights, &tune_options, &m->way);
@@ -336,6 +343,9 @@ static mgl_status cpu_create(void *model, const mgl_device_job *job, mgl_error *
   cpu_model *m = model;
   mgl_ranks_options shared = {0};
   m->job = *job;
+  // Before others take memory, so that all ranks do the same.
+  m->source = mgl_cpu_weights_settle(job->program, job->build->weights,
+                                     mgl_memory_available() / rank_count(job->build));
   MGL_TRY(start_ranks(m, &shared, err));  // before there are threads
   job = &m->job;
   mgl_status status = check_level(m, job, err);

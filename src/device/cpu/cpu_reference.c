@@ -42,8 +42,11 @@ mgl_status mgl_cpu_reference_create(const mgl_graph *graph, const mgl_checkpoint
     status = mgl_team_create(out->topology, build->threads, &out->team, err);
   }
   if (status == MGL_OK) {
-    status = mgl_cpu_weights_bind(graph, checkpoint, build->weights, build->seed, out->team,
-                                  out->topology, &silent, &out->weights, err);
+    // It is run once, for which a copy does not pay.
+    const mgl_weight_source source =
+        build->weights == MGL_WEIGHTS_AUTO ? MGL_WEIGHTS_MAPPED : build->weights;
+    status = mgl_cpu_weights_bind(graph, checkpoint, source, build->seed, out->team, out->topology,
+                                  &silent, &out->weights, err);
   }
   if (status == MGL_OK) {
     const mgl_cpu_memory_options memory = {.page_tokens = sizes->limits.page_tokens,

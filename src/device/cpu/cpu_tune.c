@@ -24,6 +24,7 @@ enum {
   // Of weights, that a worker reads in a pass: long enough for a stream to get going, short beside
   // a time slice of the system.
   STREAM_BYTES = 2 << 20,
+  LONG_STREAM_BYTES = 8 << 20,
   PRODUCT_BYTES = 256 << 10,
   LEAST_ROWS = 64,
 };
@@ -49,6 +50,7 @@ typedef struct tuner {
   uint32_t shape_count;
   uint64_t total_bytes;
   uint64_t deadline_ns;
+  size_t stream_bytes;    // of a pass of few tokens
   unsigned char *memory;  // [workers] of x, packed x and out
   size_t x_bytes, packed_bytes, worker_bytes;
 } tuner;
@@ -177,7 +179,7 @@ static int compare_ns(const void *a, const void *b) {
 static double run_pass(const tuner *t, shape *s, const mgl_linear_way *way, uint32_t tokens,
                        pass *p) {
   size_t row_bytes = (size_t)s->k * mgl_dtype_bytes(s->dtype);
-  size_t rows = (tokens < MOST_TOKENS ? STREAM_BYTES : PRODUCT_BYTES) / row_bytes / 16 * 16;
+  size_t rows = (tokens < MOST_TOKENS ? t->stream_bytes : PRODUCT_BYTES) / row_bytes / 16 * 16;
   rows = rows < LEAST_ROWS ? LEAST_ROWS : rows;
   uint32_t workers = mgl_team_size(t->options->team);
   p->t = t;
@@ -270,6 +272,24 @@ static bool choose(tuner *t, pass *p, const mgl_linear_way *ways, size_t count, 
 
 // --- the choices, one after the other ------------------------------------------------------------
 
+// The cheapest of the ways of one token for one width of rows. What is ahead of the present way in
+// short passes must be so in long ones, too: where memory is slow, all ways are close, and how a
+// stream begins counts more than in a matrix (docs/log/295).
+static bool choose_single(tuner *t, pass *p, shape *s, const mgl_linear_way *ways, size_t count,
+                          mgl_single_way *out) {
+  double costs[MOST_WAYS];
+  if (!measure_shape(t, p, s, ways, count, 1, costs)) {
+    return false;
+  }
+  const size_t best = cheapest(costs, count);
+  const mgl_linear_way two[] = {ways[0], ways[best]};
+  t->stream_bytes = LONG_STREAM_BYTES;
+  const bool done = best == 0 || measure_shape(t, p, s, two, 2, 1, costs);
+  t->stream_bytes = STREAM_BYTES;
+  *out = ways[best != 0 && cheapest(costs, 2) == 0 ? 0 : best].one;
+  return done;
+}
+
 // Each width of rows by itself: a long row leaves the processor less to do at once where rows are
 // taken in turn.
 static bool choose_one_token(tuner *t, pass *p, mgl_linear_way *way) {
@@ -290,12 +310,10 @@ static bool choose_one_token(tuner *t, pass *p, mgl_linear_way *way) {
     ways[count].one = tried[i];
   }
   for (uint32_t s = 0; s < t->shape_count; s++) {
-    double costs[MOST_WAYS];
     ways[0].one = *mgl_linear_single(way, t->shapes[s].k);
-    if (!measure_shape(t, p, &t->shapes[s], ways, count, 1, costs)) {
+    if (!choose_single(t, p, &t->shapes[s], ways, count, &best[s])) {
       return false;
     }
-    best[s] = ways[cheapest(costs, count)].one;
   }
   uint32_t wide = t->shape_count > 1 && t->shapes[1].k > t->shapes[0].k ? 1 : 0;
   uint32_t narrow = t->shape_count > 1 && t->shapes[1].k < t->shapes[0].k ? 1 : 0;
@@ -383,15 +401,16 @@ static bool choose_pack_tokens(tuner *t, pass *p, mgl_linear_way *way) {
 static bool measure_all(tuner *t, mgl_linear_way *way) {
   uint32_t workers = mgl_team_size(t->options->team);
   uint32_t widest = 0;
-  size_t most_rows = LEAST_ROWS;
+  size_t most_out = LEAST_ROWS * MOST_TOKENS;
   for (uint32_t i = 0; i < t->shape_count; i++) {
-    size_t rows = STREAM_BYTES / ((size_t)t->shapes[i].k * mgl_dtype_bytes(t->shapes[i].dtype));
-    most_rows = rows > most_rows ? rows : most_rows;
+    size_t row_bytes = (size_t)t->shapes[i].k * mgl_dtype_bytes(t->shapes[i].dtype);
+    size_t out = STREAM_BYTES / row_bytes * MOST_TOKENS;  // long streams are of one token
+    most_out = out > most_out ? out : most_out;
     widest = t->shapes[i].k > widest ? t->shapes[i].k : widest;
   }
   t->x_bytes = ((size_t)MOST_TOKENS * widest * sizeof(float) + 4095) / 4096 * 4096;
   t->packed_bytes = (mgl_packed_bytes(MOST_TOKENS, widest, t->act) + 4095) / 4096 * 4096;
-  size_t out_bytes = (most_rows * MOST_TOKENS * sizeof(float) + 4095) / 4096 * 4096;
+  size_t out_bytes = (most_out * sizeof(float) + 4095) / 4096 * 4096;
   t->worker_bytes = t->x_bytes + t->packed_bytes + out_bytes;
   pass p = {.pieces = mgl_alloc_zeroed(workers, sizeof *p.pieces),
             .ns = mgl_alloc_zeroed(workers, sizeof *p.ns)};
@@ -401,6 +420,7 @@ static bool measure_all(tuner *t, mgl_linear_way *way) {
               mgl_pages_map(t->worker_bytes * workers, "choosing how linears walk", &memory,
                             &ignored) == MGL_OK;
   t->memory = memory;
+  t->stream_bytes = STREAM_BYTES;
   done = done && choose_one_token(t, &p, way) && choose_packed(t, &p, MOST_TOKENS, way) &&
          choose_packed(t, &p, SOME_TOKENS, way) && choose_few(t, &p, way) &&
          choose_pack_tokens(t, &p, way);

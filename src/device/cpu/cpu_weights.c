@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/file.h"
 #include "model/dummy_weights.h"
 #include "model/expert_weights.h"
 #include "model/packed_weights.h"
@@ -23,7 +24,7 @@ static bool is_cut_by_columns(const mgl_tensor *tensor) {
   return tensor->slice.whole != 0 && tensor->rank > 1 && tensor->slice.dim == tensor->rank - 1;
 }
 
-// Whether its rows are made even if the checkpoint's files are mapped.
+// Whether its rows are made wherever the others are.
 static bool is_made(const mgl_tensor *tensor) {
   return tensor->group != 0 || tensor->made || is_cut_by_columns(tensor);
 }
@@ -160,8 +161,9 @@ static void fill_run(const matrix *m, uint64_t seed, size_t from, size_t count, 
   const size_t element_bytes = mgl_dtype_bytes(m->tensor->dtype);
   unsigned char *out = m->out + to * element_bytes;
   if (m->stored != NULL) {
-    memcpy(out, (const unsigned char *)m->stored->data + from * element_bytes,
-           count * element_bytes);
+    const unsigned char *stored = (const unsigned char *)m->stored->data + from * element_bytes;
+    memcpy(out, stored, count * element_bytes);
+    mgl_file_map_forget(stored, count * element_bytes);
     return;
   }
   char buffer[MGL_GRAPH_MAX_NAME_BYTES];
@@ -393,6 +395,11 @@ uint64_t mgl_cpu_weights_cold_bytes(const mgl_graph *graph) {
   return bytes;
 }
 
+// Whether a matrix that need not be made, of an expert or not, is used where the file is mapped.
+static bool is_in_place(mgl_weight_source source, bool expert) {
+  return source == MGL_WEIGHTS_MAPPED || (source == MGL_WEIGHTS_AUTO && expert);
+}
+
 typedef struct binder {
   const mgl_graph *graph;
   const mgl_checkpoint *checkpoint;
@@ -405,10 +412,10 @@ typedef struct binder {
 } binder;
 
 // Binds one matrix: where it is stored, or at *matrix_at, behind which the next one begins.
-static mgl_status bind_matrix(const binder *b, const mgl_tensor *tensor,
+static mgl_status bind_matrix(const binder *b, const mgl_tensor *tensor, bool expert,
                               const mgl_stored_tensor *stored, unsigned char **matrix_at,
                               const void **out, uint64_t *done_bytes, mgl_error *err) {
-  if (b->source == MGL_WEIGHTS_MAPPED && !is_made(tensor)) {
+  if (is_in_place(b->source, expert) && !is_made(tensor)) {
     *out = (const unsigned char *)stored->data +
            mgl_slice_begin(tensor, b->rank) * mgl_tensor_row_bytes(tensor);
     return MGL_OK;
@@ -442,7 +449,7 @@ static mgl_status bind_experts(const binder *b, const mgl_tensor *tensor, const 
       MGL_TRY(check_shape(&one, stored, err));
       MGL_TRY(check_form(&one, stored, err));
     }
-    MGL_TRY(bind_matrix(b, &one, stored, matrix_at, &table[e], done_bytes, err));
+    MGL_TRY(bind_matrix(b, &one, true, stored, matrix_at, &table[e], done_bytes, err));
   }
   return MGL_OK;
 }
@@ -469,7 +476,8 @@ static mgl_status bind_one(const binder *b, size_t tensor_idx, unsigned char **m
     *vector_at += elements_of(tensor);
     return MGL_OK;
   }
-  return bind_matrix(b, tensor, stored, matrix_at, &b->out->data[tensor_idx], done_bytes, err);
+  return bind_matrix(b, tensor, false, stored, matrix_at, &b->out->data[tensor_idx], done_bytes,
+                     err);
 }
 
 mgl_cpu_weight_sizes mgl_cpu_weights_measure(const mgl_graph *graph) {
@@ -481,9 +489,27 @@ mgl_cpu_weight_sizes mgl_cpu_weights_measure(const mgl_graph *graph) {
     } else if (is_weight(tensor)) {
       sizes.matrix_bytes += padded_bytes(tensor);
       sizes.made_bytes += is_made(tensor) ? padded_bytes(tensor) : 0;
+      sizes.expert_bytes +=
+          mgl_tensor_experts(tensor) != 0 && !is_made(tensor) ? padded_bytes(tensor) : 0;
     }
   }
   return sizes;
+}
+
+size_t mgl_cpu_weights_page_bytes(const mgl_cpu_weight_sizes *sizes, mgl_weight_source source) {
+  size_t bytes = sizes->made_bytes;
+  bytes += is_in_place(source, true) ? 0 : sizes->expert_bytes;
+  bytes += is_in_place(source, false)
+               ? 0
+               : sizes->matrix_bytes - sizes->made_bytes - sizes->expert_bytes;
+  return bytes;
+}
+
+mgl_weight_source mgl_cpu_weights_settle(const mgl_graph *graph, mgl_weight_source source,
+                                         uint64_t free_bytes) {
+  const mgl_cpu_weight_sizes sizes = mgl_cpu_weights_measure(graph);
+  const bool fits = mgl_cpu_weights_page_bytes(&sizes, source) <= free_bytes / 2;
+  return source == MGL_WEIGHTS_AUTO && !fits ? MGL_WEIGHTS_MAPPED : source;
 }
 
 mgl_status mgl_cpu_weights_bind_rank(const mgl_graph *graph, const mgl_checkpoint *checkpoint,
@@ -496,7 +522,7 @@ mgl_status mgl_cpu_weights_bind_rank(const mgl_graph *graph, const mgl_checkpoin
   mgl_status status = MGL_OK;
   mgl_cpu_weight_sizes sizes = mgl_cpu_weights_measure(graph);
   size_t vector_elements = sizes.vector_bytes / sizeof *out->vectors;
-  size_t matrix_bytes = source == MGL_WEIGHTS_MAPPED ? sizes.made_bytes : sizes.matrix_bytes;
+  size_t matrix_bytes = mgl_cpu_weights_page_bytes(&sizes, source);
   size_t expert_count = 1;  // so that there is something to allocate
   for (size_t i = 0; i < graph->tensor_count; i++) {
     expert_count += mgl_tensor_experts(&graph->tensors[i]);

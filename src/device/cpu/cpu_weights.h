@@ -2,8 +2,12 @@
 //
 // Matrices are used in place in the mapped file, or copied once into huge pages; those of codes,
 // and plain ones whose rows lie in another order in the file, are always made there. Vectors (norms
-// and biases) become f32 arrays. Dummy weights are drawn into huge pages. What using weights in
-// place costs was measured (docs/log/017, 018).
+// and biases) become f32 arrays. Dummy weights are drawn into huge pages.
+//
+// A file lies in the page cache in pieces, at whose ends a processor's prefetchers stop, so that
+// weights in place are read up to a third slower than copied ones (docs/log/277, 295). So
+// MGL_WEIGHTS_AUTO copies what every token reads, where memory allows, and leaves experts, of which
+// a token reads few, in their files.
 #ifndef MGL_DEVICE_CPU_CPU_WEIGHTS_H
 #define MGL_DEVICE_CPU_CPU_WEIGHTS_H
 
@@ -30,7 +34,7 @@ typedef struct mgl_cpu_weights {
 } mgl_cpu_weights;
 
 // Checks every weight's shape against the checkpoint and binds it. The graph must outlive *out, and
-// the checkpoint too when the source is MGL_WEIGHTS_MAPPED. seed is for dummy weights. Other
+// the checkpoint too unless the source is MGL_WEIGHTS_COPIED. seed is for dummy weights. Other
 // programs of the same model find these weights by name (cpu_memory.h).
 mgl_status mgl_cpu_weights_bind(const mgl_graph *graph, const mgl_checkpoint *checkpoint,
                                 mgl_weight_source source, uint64_t seed, mgl_team *team,
@@ -45,12 +49,20 @@ mgl_status mgl_cpu_weights_bind_rank(const mgl_graph *graph, const mgl_checkpoin
 typedef struct mgl_cpu_weight_sizes {
   size_t matrix_bytes;  // of all matrices, each padded to whole pages
   size_t made_bytes;    // of those among them that are made, and never used in place
+  size_t expert_bytes;  // of experts that are not made
   size_t vector_bytes;  // as f32
 } mgl_cpu_weight_sizes;
 
 // Measures what binding takes: vectors and what is made always, other matrices unless they are
-// mapped.
+// used in place.
 mgl_cpu_weight_sizes mgl_cpu_weights_measure(const mgl_graph *graph);
+// Bytes of the matrices that are not used in place.
+size_t mgl_cpu_weights_page_bytes(const mgl_cpu_weight_sizes *sizes, mgl_weight_source source);
+
+// The source itself; of MGL_WEIGHTS_AUTO MGL_WEIGHTS_MAPPED, if copies would take more than half of
+// the memory that is free.
+mgl_weight_source mgl_cpu_weights_settle(const mgl_graph *graph, mgl_weight_source source,
+                                         uint64_t free_bytes);
 
 // Bytes of weights that one decode step of one sequence reads.
 uint64_t mgl_cpu_weights_step_bytes(const mgl_graph *graph);

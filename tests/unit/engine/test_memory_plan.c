@@ -13,7 +13,9 @@
 
 #include "base/alloc.h"
 #include "device/build.h"
+#include "device/cpu/cpu_weights.h"
 #include "engine/engine.h"
+#include "graph/family.h"
 #include "support/fake_cuda.h"
 
 static mgl_config config_of(uint32_t hidden, uint32_t layers, uint32_t vocab) {
@@ -169,6 +171,51 @@ static void a_share_bounds_everything(void **state) {
   assert_null(runner);
 }
 
+// Where half of the free memory suffices, all but experts is copied, else nothing.
+static void auto_copies_what_every_token_reads(void **state) {
+  mgl_model_folder folder = {.config = config_of(256, 4, 4000)};
+  mgl_build options = {.threads = 1, .sequences = 4, .sequence_tokens = 64};
+  mgl_graph *graph = NULL;
+  mgl_sizes found, dummy;
+  mgl_error err = {0};
+  (void)state;
+  assert_int_equal(options.weights, MGL_WEIGHTS_AUTO);
+  assert_int_equal(mgl_runner_measure(&folder, &options, &found, &err), MGL_OK);
+  assert_int_equal(found.source, MGL_WEIGHTS_AUTO);
+  assert_int_equal(found.mapped_bytes, 0);
+  folder.config.family = MGL_FAMILY_QWEN3_MOE;
+  folder.config.mixture =
+      (mgl_mixture){.expert_count = 64, .slots = 4, .inner_size = 96, .scale = 1};
+  const uint64_t experts = UINT64_C(64) * 4 * 3 * 256 * 96 * mgl_dtype_bytes(folder.config.dtype);
+  assert_int_equal(mgl_runner_measure(&folder, &options, &found, &err), MGL_OK);
+  assert_int_equal(found.mapped_bytes, experts);
+  assert_int_equal(found.cold_bytes, experts / 64 * 60);
+  options.weights = MGL_WEIGHTS_DUMMY;
+  assert_int_equal(mgl_runner_measure(&folder, &options, &dummy, &err), MGL_OK);
+  assert_int_equal(found.weight_bytes + found.mapped_bytes, dummy.weight_bytes);
+
+  assert_int_equal(mgl_family_build(&folder.config, NULL, &graph, &err), MGL_OK);
+  const mgl_cpu_weight_sizes sizes = mgl_cpu_weights_measure(graph);
+  const uint64_t copied = mgl_cpu_weights_page_bytes(&sizes, MGL_WEIGHTS_AUTO);
+  assert_int_equal(copied + experts, sizes.matrix_bytes);
+  assert_int_equal(mgl_cpu_weights_page_bytes(&sizes, MGL_WEIGHTS_MAPPED), 0);
+  assert_int_equal(mgl_cpu_weights_page_bytes(&sizes, MGL_WEIGHTS_COPIED), sizes.matrix_bytes);
+  const struct {
+    mgl_weight_source asked;
+    uint64_t free_bytes;
+    mgl_weight_source settled;
+  } cases[] = {{MGL_WEIGHTS_AUTO, 2 * copied, MGL_WEIGHTS_AUTO},
+               {MGL_WEIGHTS_AUTO, 2 * copied - 1, MGL_WEIGHTS_MAPPED},
+               {MGL_WEIGHTS_COPIED, 0, MGL_WEIGHTS_COPIED},
+               {MGL_WEIGHTS_MAPPED, UINT64_MAX, MGL_WEIGHTS_MAPPED},
+               {MGL_WEIGHTS_DUMMY, 0, MGL_WEIGHTS_DUMMY}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    assert_int_equal(mgl_cpu_weights_settle(graph, cases[i].asked, cases[i].free_bytes),
+                     cases[i].settled);
+  }
+  mgl_graph_destroy(graph);
+}
+
 // A mixture whose experts do not fit: those that one token chooses count, and the rest where there
 // is room.
 static void a_mixture_may_be_larger_than_memory(void **state) {
@@ -248,6 +295,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_cpu_takes_what_was_planned),
       cmocka_unit_test(mapped_weights_are_in_their_files),
+      cmocka_unit_test(auto_copies_what_every_token_reads),
       cmocka_unit_test(a_share_bounds_everything),
       cmocka_unit_test(a_mixture_may_be_larger_than_memory),
       cmocka_unit_test(a_gpu_takes_what_was_planned),

@@ -194,6 +194,13 @@ MEGALITH_API megalith_status megalith_model_token_text(const megalith_model *mod
                                                        char *text, size_t capacity, size_t *bytes,
                                                        megalith_error *error);
 
+// The bytes that one id adds to a text behind other tokens, special tokens as they are written, in
+// the same way: also where it is part of a character, and with the blank in front of a word that
+// some tokenizers drop where a text begins.
+MEGALITH_API megalith_status megalith_model_token_bytes(const megalith_model *model, int32_t id,
+                                                        char *bytes, size_t capacity, size_t *count,
+                                                        megalith_error *error);
+
 // --- grammars ------------------------------------------------------------------------------------
 
 typedef enum megalith_grammar_kind {

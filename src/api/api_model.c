@@ -271,17 +271,20 @@ megalith_status mgl_api_give_text(mgl_status status, mgl_text *all, char *text, 
   return mgl_api_report(status, err, error);
 }
 
+// Ids below this may have a text.
+static uint32_t text_limit(const megalith_model *model) {
+  const megalith_model_info *info = &model->info;
+  return info->vocab_size > info->tokenizer_size ? info->vocab_size : info->tokenizer_size;
+}
+
 static megalith_status decode(const megalith_model *model, const int32_t *ids, size_t count,
                               bool skip_special, char *text, size_t capacity, size_t *bytes,
                               megalith_error *error) {
-  const megalith_model_info *info = &model->info;
-  const uint32_t limit =
-      info->vocab_size > info->tokenizer_size ? info->vocab_size : info->tokenizer_size;
   mgl_error err = {0};
   mgl_text all = {0};
   mgl_status status = need_tokenizer(model, &err);
   if (status == MGL_OK) {
-    status = check_below(limit, "token", ids, count, &err);
+    status = check_below(text_limit(model), "token", ids, count, &err);
   }
   if (status == MGL_OK) {
     status = mgl_tokenizer_decode(model->folder.tokenizer, ids, count, skip_special, &all, &err);
@@ -304,4 +307,24 @@ megalith_status megalith_model_detokenize_special(const megalith_model *model, c
 megalith_status megalith_model_token_text(const megalith_model *model, int32_t id, char *text,
                                           size_t capacity, size_t *bytes, megalith_error *error) {
   return decode(model, &id, 1, false, text, capacity, bytes, error);
+}
+
+megalith_status megalith_model_token_bytes(const megalith_model *model, int32_t id, char *bytes,
+                                           size_t capacity, size_t *count, megalith_error *error) {
+  mgl_error err = {0};
+  mgl_text all = {0};
+  bool is_token = false, is_special = false;
+  mgl_status status = need_tokenizer(model, &err);
+  if (status == MGL_OK) {
+    status = check_below(text_limit(model), "token", &id, 1, &err);
+  }
+  if (status == MGL_OK) {
+    status =
+        mgl_tokenizer_token_bytes(model->folder.tokenizer, id, &all, &is_token, &is_special, &err);
+    // Special tokens, and those of tokenizers that put spaces between tokens, have a text alone.
+    if (status == MGL_ERR_UNSUPPORTED || is_special) {
+      status = mgl_tokenizer_decode(model->folder.tokenizer, &id, 1, false, &all, &err);
+    }
+  }
+  return mgl_api_give_text(status, &all, bytes, capacity, count, &err, error);
 }

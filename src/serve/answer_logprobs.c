@@ -2,19 +2,20 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "request/json_text.h"
 
 enum { TOKEN_BYTES = 512, LEAST_LOGPROB = -9999 };
 
-// A token's text; it may be half a character.
-static size_t text_of(const mgl_answer *answer, int32_t token, char text[TOKEN_BYTES]) {
+// The bytes that a token adds to the text; they may be half a character.
+static size_t bytes_of(const mgl_answer *answer, int32_t token, char text[TOKEN_BYTES]) {
   size_t bytes = 0;
   text[0] = 0;
   if (answer->ask->shows_token_ids) {
     return (size_t)snprintf(text, TOKEN_BYTES, "token_id:%d", token);
   }
-  (void)megalith_model_token_text(answer->model, token, text, TOKEN_BYTES, &bytes, NULL);
+  (void)megalith_model_token_bytes(answer->model, token, text, TOKEN_BYTES, &bytes, NULL);
   return bytes < TOKEN_BYTES ? bytes : TOKEN_BYTES - 1;
 }
 
@@ -25,7 +26,7 @@ static void append_logprob(mgl_text *out, double value) {
 
 static void append_chat_token(const mgl_answer *answer, megalith_logprob item, mgl_text *out) {
   char text[TOKEN_BYTES];
-  size_t bytes = text_of(answer, item.token, text);
+  size_t bytes = bytes_of(answer, item.token, text);
   mgl_text_append_string(out, "{\"token\":");
   mgl_json_append_string(out, text, bytes);
   mgl_text_append_string(out, ",\"logprob\":");
@@ -58,12 +59,39 @@ static size_t count_characters(const char *text, size_t bytes) {
   return count;
 }
 
+// {"text": logprob, ...}. Parts of characters look alike: of tokens with the same text the likeliest
+// counts, since a name may stand once in an object.
+static void append_tops(const mgl_answer *answer, const megalith_output *output, mgl_text *out) {
+  mgl_text names[MEGALITH_MAX_TOP_LOGPROBS] = {{0}};
+  mgl_text_append_string(out, "{");
+  for (uint32_t i = 0; i < output->top_count; i++) {
+    char text[TOKEN_BYTES];
+    size_t bytes = bytes_of(answer, output->top[i].token, text);
+    mgl_json_append_string(&names[i], text, bytes);
+    bool is_new = !names[i].failed;
+    for (uint32_t j = 0; is_new && j < i; j++) {
+      is_new = names[j].failed || strcmp(names[i].data, names[j].data) != 0;
+    }
+    out->failed = out->failed || names[i].failed;
+    if (is_new) {
+      mgl_text_append_string(out, i == 0 ? "" : ",");
+      mgl_text_append(out, names[i].data, names[i].bytes);
+      mgl_text_append_string(out, ":");
+      append_logprob(out, output->top[i].logprob);
+    }
+  }
+  for (uint32_t i = 0; i < output->top_count; i++) {
+    mgl_text_free(&names[i]);
+  }
+  mgl_text_append_string(out, "}");
+}
+
 // Of completions. The first token of a prompt has no probability.
 static void add_logprob(const mgl_answer *answer, const megalith_output *output,
                         mgl_answer_choice *c) {
   char text[TOKEN_BYTES];
   const char *comma = c->tokens.bytes == 0 ? "" : ",";
-  size_t bytes = text_of(answer, output->token, text);
+  size_t bytes = bytes_of(answer, output->token, text);
   size_t length = count_characters(text, bytes);
   mgl_text_append_string(&c->tokens, comma);
   mgl_json_append_string(&c->tokens, text, bytes);
@@ -76,15 +104,8 @@ static void add_logprob(const mgl_answer *answer, const megalith_output *output,
     return;
   }
   append_logprob(&c->logprobs, output->logprob);
-  mgl_text_format(&c->tops, "%s{", comma);
-  for (uint32_t i = 0; i < output->top_count; i++) {
-    mgl_text_append_string(&c->tops, i == 0 ? "" : ",");
-    bytes = text_of(answer, output->top[i].token, text);
-    mgl_json_append_string(&c->tops, text, bytes);
-    mgl_text_append_string(&c->tops, ":");
-    append_logprob(&c->tops, output->top[i].logprob);
-  }
-  mgl_text_append_string(&c->tops, "}");
+  mgl_text_append_string(&c->tops, comma);
+  append_tops(answer, output, &c->tops);
 }
 
 void mgl_answer_add_logprob(const mgl_answer *answer, const megalith_output *output,
@@ -103,7 +124,7 @@ void mgl_answer_add_logprob(const mgl_answer *answer, const megalith_output *out
 static void append_ranked(const mgl_answer *answer, megalith_logprob item, uint32_t rank,
                           mgl_text *out) {
   char text[TOKEN_BYTES];
-  size_t bytes = text_of(answer, item.token, text);
+  size_t bytes = bytes_of(answer, item.token, text);
   mgl_text_format(out, "\"%d\":{\"logprob\":", item.token);
   append_logprob(out, item.logprob);
   mgl_text_format(out, rank == 0 ? ",\"rank\":null" : ",\"rank\":%u", rank);

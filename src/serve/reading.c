@@ -60,7 +60,7 @@ static mgl_status append_token_strs(const megalith_model *model, const int32_t *
   for (size_t i = 0; i < count; i++) {
     size_t bytes = 0;
     megalith_error error = {0};
-    MGL_TRY(forward(megalith_model_token_text(model, ids[i], text, sizeof text, &bytes, &error),
+    MGL_TRY(forward(megalith_model_token_bytes(model, ids[i], text, sizeof text, &bytes, &error),
                     &error, err));
     mgl_text_append_string(out, i == 0 ? "" : ",");
     mgl_json_append_string(out, text, bytes < sizeof text ? bytes : sizeof text - 1);

@@ -49,8 +49,8 @@ void megalith_grammar_release(megalith_grammar *grammar) {
   (void)grammar;
 }
 
-megalith_status megalith_model_token_text(const megalith_model *model, int32_t id, char *text,
-                                          size_t capacity, size_t *bytes, megalith_error *error) {
+megalith_status megalith_model_token_bytes(const megalith_model *model, int32_t id, char *text,
+                                           size_t capacity, size_t *bytes, megalith_error *error) {
   char piece[4] = {(char)(id & 255), (char)(id >> 8), '"', 0};
   (void)model;
   (void)error;

@@ -109,11 +109,65 @@ static void special_tokens_are_shown_where_asked_for(void **state) {
   assert_non_null(strstr(error.text, "token 0: expected an id of 0 to 1023, found 1024"));
 }
 
+static void check_bytes(const megalith_model *of, int32_t id, const char *bytes, size_t count) {
+  megalith_error error = {0};
+  char found[64];
+  size_t found_count = 0;
+  assert_int_equal(megalith_model_token_bytes(of, id, found, sizeof found, &found_count, &error),
+                   MEGALITH_OK);
+  assert_int_equal(found_count, count);
+  assert_memory_equal(found, bytes, count);
+}
+
+// Of the demo model parts of a character, and a special token; of Llama's tokenizer, which drops
+// the blank with which a text begins, a word in the middle of one.
+static void tokens_have_the_bytes_that_they_add(void **state) {
+  static const char *const config[] = {"config.json", NULL};
+  static const char text[] = "\xf0\x9f\x98\x80 the the";
+  const megalith_model_options options = {.weights = MEGALITH_WEIGHTS_NONE};
+  megalith_model *both[2] = {model, NULL};
+  megalith_error error = {0};
+  temp_folder folder;
+  char path[TEMP_PATH_BYTES * 2];
+  (void)state;
+  make_folder(&folder, config);
+  (void)snprintf(path, sizeof path, "%s/tokenizer.json", folder.path);
+  assert_int_equal(symlink(MGL_TEST_DATA "/tokenizer/llama2.json", path), 0);
+  assert_int_equal(open_folder(&folder, options, &both[1], &error), MEGALITH_OK);
+  for (int i = 0; i < 2; i++) {
+    const megalith_request_options prompt = {
+        .size = sizeof prompt, .text = text, .without_special = true};
+    int32_t ids[64];
+    size_t count = 0, at = 0;
+    char all[64];
+    assert_int_equal(megalith_model_encode(both[i], &prompt, ids, 64, &count, &error), MEGALITH_OK);
+    for (size_t j = 0; j < count; j++) {
+      size_t bytes = 0;
+      assert_int_equal(
+          megalith_model_token_bytes(both[i], ids[j], all + at, sizeof all - at, &bytes, &error),
+          MEGALITH_OK);
+      at += bytes;
+    }
+    const size_t in_front = i == 1 ? 1 : 0;  // Llama's has a blank of its own in front
+    assert_int_equal(at, sizeof text - 1 + in_front);
+    assert_memory_equal(all + in_front, text, sizeof text - 1);
+  }
+  check_bytes(model, 1023, "<|im_end|>", 10);
+  check_bytes(both[1], 1, "<s>", 3);
+  size_t bytes = 1;
+  assert_int_equal(megalith_model_token_bytes(model, 1024, path, sizeof path, &bytes, &error),
+                   MEGALITH_ERROR_ARGUMENT);
+  assert_int_equal(bytes, 0);
+  megalith_model_close(both[1]);
+  temp_folder_remove(&folder);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_model_without_weights_has_its_text),
       cmocka_unit_test(what_a_model_must_have_is_checked_at_once),
       cmocka_unit_test(special_tokens_are_shown_where_asked_for),
+      cmocka_unit_test(tokens_have_the_bytes_that_they_add),
   };
   return cmocka_run_group_tests(tests, open_model, close_model);
 }

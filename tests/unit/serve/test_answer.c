@@ -133,8 +133,66 @@ static void test_events(void **state) {
   mgl_text_free(&out);
 }
 
+// Half a character has no text of its own, but bytes: those of all tokens are the text's. Offsets
+// count its characters.
+static void test_logprobs_of_parts_of_characters(void **state) {
+  static const char text[] = "a \xf0\x9f\x98\x80 \xe6\x97\xa5!";
+  static const mgl_endpoint endpoints[] = {MGL_ENDPOINT_CHAT, MGL_ENDPOINT_COMPLETIONS};
+  static const char *const bodies[] = {
+      "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"logprobs\":true,"
+      "\"top_logprobs\":3}",
+      "{\"prompt\":\"x\",\"logprobs\":3}"};
+  int32_t ids[32];
+  size_t count = 0;
+  (void)state;
+  assert_int_equal(megalith_model_tokenize(model, text, sizeof text - 1, ids, 32, &count, NULL),
+                   MEGALITH_OK);
+  assert_in_range(count, 8, 32);  // more tokens than characters
+  for (int e = 0; e < 2; e++) {
+    mgl_ask ask;
+    mgl_answer a;
+    mgl_text out = {0}, joined = {0};
+    MUST(mgl_ask_read(model, endpoints[e], bodies[e], strlen(bodies[e]), &ask, &err));
+    MUST(mgl_answer_init(model, "demo", &ask, 1, (mgl_output_syntax){0}, &a, &err));
+    for (size_t i = 0; i < count; i++) {
+      // Two of the likeliest are parts of characters, which look alike.
+      const megalith_logprob top[] = {{ids[2], -1}, {ids[3], -2}, {ids[0], -3}};
+      megalith_output output = {.token = ids[i], .text = "", .top = top, .top_count = 3};
+      output.finish = i + 1 < count ? MEGALITH_FINISH_NONE : MEGALITH_FINISH_STOP;
+      mgl_answer_output(&a, 0, &output, &out);
+    }
+    mgl_answer_end(&a, &out);
+    json_t *root = json_loads(out.data, JSON_REJECT_DUPLICATES, NULL);
+    assert_non_null(root);
+    const json_t *choice = json_array_get(json_object_get(root, "choices"), 0);
+    const json_t *logprobs = json_object_get(choice, "logprobs");
+    const json_t *content = json_object_get(logprobs, "content");
+    const json_t *offsets = json_object_get(logprobs, "text_offset");
+    for (size_t i = 0; i < json_array_size(content); i++) {
+      const json_t *bytes = json_object_get(json_array_get(content, i), "bytes");
+      for (size_t j = 0; j < json_array_size(bytes); j++) {
+        char byte = (char)json_integer_value(json_array_get(bytes, j));
+        mgl_text_append(&joined, &byte, 1);
+      }
+    }
+    if (e == 0) {
+      assert_int_equal(joined.bytes, sizeof text - 1);
+      assert_memory_equal(joined.data, text, sizeof text - 1);
+    } else {
+      assert_int_equal(json_array_size(offsets), count);
+      assert_int_equal(json_integer_value(json_array_get(offsets, count - 1)), 5);  // of "!"
+    }
+    json_decref(root);
+    mgl_text_free(&joined);
+    mgl_text_free(&out);
+    mgl_answer_free(&a);
+    mgl_ask_free(&ask);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_logprobs_of_parts_of_characters),
       cmocka_unit_test(test_whole),
       cmocka_unit_test(test_one_call),
       cmocka_unit_test(test_events),

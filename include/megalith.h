@@ -631,7 +631,8 @@ typedef struct megalith_output {
   const char *text;        // that became certain with this token, terminated; often "", since a
                            // character may take several tokens, and what may be the beginning of a
                            // stop text waits. Stop tokens do not appear in it, and stop texts
-                           // only by keep_stop_text
+                           // only by keep_stop_text. A blank between it and the prompt is part of
+                           // it, but in the answer to a chat, which is a text of its own
   size_t text_bytes;
   double logprob;               // of the token; NaN unless asked for
   const megalith_logprob *top;  // [top_count] the likeliest tokens, most likely first

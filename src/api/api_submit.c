@@ -348,10 +348,14 @@ static mgl_status fill_request(const megalith_engine *engine,
   }
   MGL_TRY(mgl_engine_check(engine->engine, asked, err));
   MGL_TRY(check_array("stop_texts", options->stop_texts, options->stop_text_count, err));
+  const bool begins = (options->messages != NULL || options->messages_json != NULL) &&
+                      !options->continue_final_message;  // an answer is a text of its own
   const mgl_text_output_options text_options = {.stops = options->stop_texts,
                                                 .stop_count = options->stop_text_count,
                                                 .keep_special = options->keep_special,
-                                                .keep_stop = options->keep_stop_text};
+                                                .keep_stop = options->keep_stop_text,
+                                                .behind = request->prompt.ids,
+                                                .behind_count = begins ? 0 : request->prompt.count};
   MGL_TRY(mgl_text_output_create(folder->tokenizer, &text_options, &request->output, err));
   MGL_TRY(allocate_outputs(engine, request, err));
   request->on_output = options->on_output;

@@ -45,6 +45,9 @@ mgl_status mgl_text_output_create(const mgl_tokenizer *tokenizer,
   if (tokenizer != NULL) {
     status = mgl_detokenizer_create(tokenizer, !options->keep_special, &output->detokenizer, err);
   }
+  if (status == MGL_OK && tokenizer != NULL) {
+    mgl_detokenizer_continue(output->detokenizer, options->behind, options->behind_count);
+  }
   if (status == MGL_OK && count > 0) {
     status = mgl_stop_matcher_create(options->stops, count, &output->stops, err);
   }

@@ -24,8 +24,10 @@ typedef struct mgl_text_output mgl_text_output;
 typedef struct mgl_text_output_options {
   const char *const *stops;  // [stop_count] of 1 to MGL_MAX_STOP_TEXT_BYTES bytes; copied
   uint32_t stop_count;
-  bool keep_special;  // special tokens have text
-  bool keep_stop;     // the stop text that ends the text is part of it
+  bool keep_special;      // special tokens have text
+  bool keep_stop;         // the stop text that ends the text is part of it
+  const int32_t *behind;  // [behind_count] tokens whose text this one goes on from; 0: it begins
+  size_t behind_count;
 } mgl_text_output_options;
 
 // tokenizer: borrowed; NULL gives no text ever, and then there must be no stop texts.

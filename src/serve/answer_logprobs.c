@@ -59,8 +59,8 @@ static size_t count_characters(const char *text, size_t bytes) {
   return count;
 }
 
-// {"text": logprob, ...}. Parts of characters look alike: of tokens with the same text the likeliest
-// counts, since a name may stand once in an object.
+// {"text": logprob, ...}. Parts of characters look alike: of tokens with the same text the
+// likeliest counts, since a name may stand once in an object.
 static void append_tops(const mgl_answer *answer, const megalith_output *output, mgl_text *out) {
   mgl_text names[MEGALITH_MAX_TOP_LOGPROBS] = {{0}};
   mgl_text_append_string(out, "{");

@@ -187,6 +187,15 @@ static const char *token_text(const mgl_tokenizer *t, int32_t id, size_t *bytes)
   return form != NULL ? form : mgl_token_table_text(&t->added.contents, index, bytes);
 }
 
+void mgl_detokenizer_continue(mgl_detokenizer *d, const int32_t *ids, size_t count) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < count && !d->started; i++) {
+    d->started = ids[i] >= 0 && token_text(d->tokenizer, ids[i], &bytes) != NULL &&
+                 !(d->skip_special && d->tokenizer->skippable[ids[i]]);
+  }
+  d->strip_left = d->started ? 0 : d->strip_left;
+}
+
 mgl_status mgl_detokenizer_push(mgl_detokenizer *detokenizer, int32_t id, mgl_text *out,
                                 mgl_error *err) {
   mgl_detokenizer *d = detokenizer;

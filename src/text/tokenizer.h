@@ -77,6 +77,9 @@ bool mgl_tokenizer_drops_first_blank(const mgl_tokenizer *tokenizer);
 typedef struct mgl_detokenizer mgl_detokenizer;
 mgl_status mgl_detokenizer_create(const mgl_tokenizer *tokenizer, bool skip_special,
                                   mgl_detokenizer **out, mgl_error *err);
+// What is pushed stands behind these ids, if any of them has a text: not where a text begins, so
+// that no blank is dropped. Before the first push.
+void mgl_detokenizer_continue(mgl_detokenizer *detokenizer, const int32_t *ids, size_t count);
 mgl_status mgl_detokenizer_push(mgl_detokenizer *detokenizer, int32_t id, mgl_text *out,
                                 mgl_error *err);
 // Emits what still waits (U+FFFD for an incomplete character) and resets for the next text.

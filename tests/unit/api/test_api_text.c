@@ -119,21 +119,32 @@ static void check_bytes(const megalith_model *of, int32_t id, const char *bytes,
   assert_memory_equal(found, bytes, count);
 }
 
-// Of the demo model parts of a character, and a special token; of Llama's tokenizer, which drops
-// the blank with which a text begins, a word in the middle of one.
-static void tokens_have_the_bytes_that_they_add(void **state) {
-  static const char *const config[] = {"config.json", NULL};
-  static const char text[] = "\xf0\x9f\x98\x80 the the";
-  const megalith_model_options options = {.weights = MEGALITH_WEIGHTS_NONE};
-  megalith_model *both[2] = {model, NULL};
+// The demo model's shape and chat template with Llama's tokenizer.
+static megalith_model *open_llama(megalith_weights weights) {
+  static const char *const names[] = {"config.json", "tokenizer_config.json", NULL};
+  const megalith_model_options options = {.weights = weights};
+  megalith_model *opened = NULL;
   megalith_error error = {0};
   temp_folder folder;
   char path[TEMP_PATH_BYTES * 2];
-  (void)state;
-  make_folder(&folder, config);
+  make_folder(&folder, names);
   (void)snprintf(path, sizeof path, "%s/tokenizer.json", folder.path);
   assert_int_equal(symlink(MGL_TEST_DATA "/tokenizer/llama2.json", path), 0);
-  assert_int_equal(open_folder(&folder, options, &both[1], &error), MEGALITH_OK);
+  if (open_folder(&folder, options, &opened, &error) != MEGALITH_OK) {
+    fail_msg("%s", error.text);
+  }
+  temp_folder_remove(&folder);
+  return opened;
+}
+
+// Of the demo model parts of a character, and a special token; of Llama's tokenizer, which drops
+// the blank with which a text begins, a word in the middle of one.
+static void tokens_have_the_bytes_that_they_add(void **state) {
+  static const char text[] = "\xf0\x9f\x98\x80 the the";
+  megalith_model *both[2] = {model, open_llama(MEGALITH_WEIGHTS_NONE)};
+  megalith_error error = {0};
+  char text_of_none[8];
+  (void)state;
   for (int i = 0; i < 2; i++) {
     const megalith_request_options prompt = {
         .size = sizeof prompt, .text = text, .without_special = true};
@@ -155,11 +166,49 @@ static void tokens_have_the_bytes_that_they_add(void **state) {
   check_bytes(model, 1023, "<|im_end|>", 10);
   check_bytes(both[1], 1, "<s>", 3);
   size_t bytes = 1;
-  assert_int_equal(megalith_model_token_bytes(model, 1024, path, sizeof path, &bytes, &error),
+  assert_int_equal(megalith_model_token_bytes(model, 1024, text_of_none, 8, &bytes, &error),
                    MEGALITH_ERROR_ARGUMENT);
   assert_int_equal(bytes, 0);
   megalith_model_close(both[1]);
-  temp_folder_remove(&folder);
+}
+
+static void check_text(megalith_engine *engine, megalith_request_options options,
+                       const megalith_sampling *sampling, const char *expected) {
+  options.sampling = sampling;
+  options.max_new_tokens = 2;
+  megalith_request *request = submit(engine, options);
+  run(engine);
+  assert_string_equal(megalith_request_result(request)->text, expected);
+  megalith_request_release(request);
+}
+
+// Of Llama's tokenizer, whose decoder drops the blank with which a text begins: what goes on behind
+// a prompt does not begin one.
+static void a_blank_behind_the_prompt_is_kept(void **state) {
+  megalith_model *demo = model;
+  const megalith_message message = {.role = "user", .content = "a"};
+  const int32_t beginning = 1;  // <s>, which has no text
+  int32_t word[2];
+  size_t count = 0;
+  (void)state;
+  model = open_llama(MEGALITH_WEIGHTS_DUMMY);
+  assert_int_equal(megalith_model_tokenize(model, "w", 1, word, 2, &count, NULL), MEGALITH_OK);
+  assert_int_equal(count, 2);  // <s> and a word with a blank in front
+  const megalith_sampling only = {.size = sizeof only, .allowed = word + 1, .allowed_count = 1};
+  megalith_engine *engine = create((megalith_engine_options){.threads = 1});
+  check_text(engine, (megalith_request_options){.text = "a"}, &only, " w w");
+  check_text(engine, (megalith_request_options){.tokens = word, .token_count = 2}, &only, " w w");
+  check_text(engine, (megalith_request_options){.tokens = &beginning, .token_count = 1}, &only,
+             "w w");
+  check_text(engine, (megalith_request_options){.messages = &message, .message_count = 1}, &only,
+             "w w");
+  check_text(engine,
+             (megalith_request_options){
+                 .messages = &message, .message_count = 1, .continue_final_message = true},
+             &only, " w w");
+  megalith_engine_destroy(engine);
+  megalith_model_close(model);
+  model = demo;
 }
 
 int main(void) {
@@ -168,6 +217,7 @@ int main(void) {
       cmocka_unit_test(what_a_model_must_have_is_checked_at_once),
       cmocka_unit_test(special_tokens_are_shown_where_asked_for),
       cmocka_unit_test(tokens_have_the_bytes_that_they_add),
+      cmocka_unit_test(a_blank_behind_the_prompt_is_kept),
   };
   return cmocka_run_group_tests(tests, open_model, close_model);
 }

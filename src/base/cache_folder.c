@@ -32,8 +32,9 @@ mgl_status mgl_cache_folder_make(const char *folder, mgl_error *err) {
     }
     char end = *at;
     *at = 0;
-    if (mkdir(path, 0700) != 0 && errno != EEXIST && (end == 0 || access(path, X_OK) != 0)) {
-      return mgl_error_set(err, MGL_ERR_IO, "cannot write %s: %s", folder, strerror(errno));
+    const int code = mkdir(path, 0700) == 0 ? 0 : errno;  // before access has another one
+    if (code != 0 && code != EEXIST && (end == 0 || access(path, X_OK) != 0)) {
+      return mgl_error_set(err, MGL_ERR_IO, "cannot write %s: %s", folder, strerror(code));
     }
     if (end == 0) {
       return MGL_OK;

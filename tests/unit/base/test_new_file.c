@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -19,6 +20,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/cache_folder.h"
 #include "base/file.h"
 #include "base/new_file.h"
 #include "support/temp_folder.h"
@@ -220,12 +222,27 @@ static void killed_writers_tear_nothing(void **state) {
   temp_folder_remove(&folder);
 }
 
+// The system refuses the first folder of a path that is missing; that the ones below it are missing,
+// too, says nothing.
+static void what_forbids_a_folder_is_told(void **state) {
+  mgl_error err = {0};
+  (void)state;
+  if (access("/sys/kernel", X_OK) != 0) {
+    (void)printf("skipped: there is no /sys, where nobody makes folders\n");
+    skip();
+  }
+  assert_int_equal(mgl_cache_folder_make("/sys/no_folder/rank_0", &err), MGL_ERR_IO);
+  assert_non_null(strstr(err.text, "cannot write /sys/no_folder/rank_0: "));
+  assert_null(strstr(err.text, strerror(ENOENT)));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(files_are_written),
       cmocka_unit_test(only_what_the_dead_left_goes),
       cmocka_unit_test(failures_leave_nothing),
       cmocka_unit_test(killed_writers_tear_nothing),
+      cmocka_unit_test(what_forbids_a_folder_is_told),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

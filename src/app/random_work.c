@@ -31,11 +31,19 @@ static uint32_t draw_length(const mgl_random_work *work, int stream, uint64_t in
   return r.least + (uint32_t)(draw(work, stream, index) * (r.most - r.least + 1));
 }
 
-// "MIN:MAX", or one number for both.
+// The usual lengths, as far as there is room.
+static range usual_range(uint64_t room) {
+  range r = {DEFAULT_LEAST, DEFAULT_MOST};
+  r.most = room < r.most ? (uint32_t)room : r.most;
+  r.most = r.most == 0 ? 1 : r.most;  // refused by the check
+  r.least = r.most < r.least ? r.most : r.least;
+  return r;
+}
+
+// "MIN:MAX", or one number for both. Unchanged if the option is not there.
 static mgl_status read_range(const mgl_arguments *arguments, const char *name, range *out,
                              mgl_error *err) {
   const char *text = mgl_arguments_text(arguments, name, NULL);
-  *out = (range){DEFAULT_LEAST, DEFAULT_MOST};
   if (text == NULL) {
     return MGL_OK;
   }
@@ -60,6 +68,20 @@ static mgl_status read_range(const mgl_arguments *arguments, const char *name, r
                          MGL_MAX_CONTEXT, text);
   }
   *out = (range){(uint32_t)numbers[0], (uint32_t)numbers[1]};
+  return MGL_OK;
+}
+
+// What is not said gets what the other leaves of the context, or half of it each.
+static mgl_status read_ranges(const mgl_arguments *arguments, uint64_t context, range *input,
+                              range *output, mgl_error *err) {
+  *input = *output = usual_range(context / 2);
+  MGL_TRY(read_range(arguments, "input", input, err));
+  MGL_TRY(read_range(arguments, "output", output, err));
+  if (!mgl_arguments_has(arguments, "output")) {
+    *output = usual_range(input->most < context ? context - input->most : 0);
+  } else if (!mgl_arguments_has(arguments, "input")) {
+    *input = usual_range(output->most < context ? context - output->most : 0);
+  }
   return MGL_OK;
 }
 
@@ -90,8 +112,7 @@ mgl_status mgl_random_work_make(const mgl_arguments *arguments, uint64_t context
       .seed = mgl_arguments_u64(arguments, "seed", 0),
       .count = (uint32_t)mgl_arguments_u64(arguments, "requests", DEFAULT_REQUESTS),
       .common = (uint32_t)mgl_arguments_u64(arguments, "common-prefix", 0)};
-  MGL_TRY(read_range(arguments, "input", &input, err));
-  MGL_TRY(read_range(arguments, "output", &output, err));
+  MGL_TRY(read_ranges(arguments, context_tokens, &input, &output, err));
   MGL_TRY(check(out, context_tokens, input, output, err));
   out->items = mgl_alloc_zeroed(out->count, sizeof *out->items);
   if (out->items == NULL) {
@@ -137,11 +158,13 @@ static const mgl_option options[] = {
     {.name = "input",
      .value_name = "MIN:MAX",
      .type = MGL_OPTION_TEXT,
-     .help = "tokens of a prompt, at random in this range [100:1024]"},
+     .help = "tokens of a prompt, at random in this range [100:1024, as far as the context has "
+             "room]"},
     {.name = "output",
      .value_name = "MIN:MAX",
      .type = MGL_OPTION_TEXT,
-     .help = "tokens to generate for a prompt, at random in this range [100:1024]"},
+     .help = "tokens to generate for a prompt, at random in this range [100:1024, as far as the "
+             "context has room]"},
     {.name = "common-prefix",
      .value_name = "N",
      .type = MGL_OPTION_U64,

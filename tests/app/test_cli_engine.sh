@@ -137,6 +137,12 @@ test_throughput() {
   for option in requests input output common-prefix seed arrival-rate sequences iteration-tokens chunk no-prefix-cache temperature memory-share kv-tokens page-tokens json; do
     check_has "bench throughput --help" "$out" "--$option"
   done
+  # The usual lengths are cut to what the context, 512 tokens, has room for.
+  run bench throughput --requests 2 --json
+  check_status "bench throughput: usual lengths" 0
+  run bench throughput --requests 2 --input 400 --json
+  check_status "bench throughput: usual outputs beside long prompts" 0
+  check_equal "bench throughput: input_tokens" 800 "$(json_number input_tokens "$out")"
   local sizes="--requests 30 --input 20:60 --output 10:90 --sequences 12 --threads 2"
   # shellcheck disable=SC2086
   run bench throughput $sizes
@@ -182,7 +188,8 @@ test_throughput() {
   for range in 0:4 x 4:x 4: :4 4:5:6 -1:4 99999999999:4 ""; do
     expect_error "range $range" "--output: expected MIN:MAX" bench throughput "--output=$range"
   done
-  expect_error "a range above the context" "expected 512 tokens at most together (the model's context), found 2048" bench throughput
+  expect_error "a range above the context" "expected 512 tokens at most together (the model's context), found 2048" \
+    bench throughput --input 1024 --output 1024
   expect_error "a common prefix" "--common-prefix: expected at most the least of --input, 5, found 6" \
     bench throughput --input 5:9 --output 5 --common-prefix 6
   expect_error "an unknown option of a subcommand" "see megalith bench throughput --help" bench throughput --batch 4

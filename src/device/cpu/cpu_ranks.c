@@ -290,7 +290,13 @@ static void *watch_first(void *argument) {
   for (;;) {
     mgl_store_relaxed(own, mgl_load_relaxed(own) + 1);
     const bool ended = r->options.crew != NULL && mgl_crew_hung_up(r->sockets[0]);
-    if (ended || is_silent(r, 0, &seen, &looks)) {
+    const bool silent = is_silent(r, 0, &seen, &looks);
+    if (silent) {  // rank 0 may only have been stopped, and tells this when it goes on
+      rank_words *words = &r->shared->ranks[r->rank];
+      (void)snprintf(words->error, sizeof words->error, "rank 0 gave no sign of life for %g s",
+                     MGL_RANK_SILENT_MS / 1000.0);
+    }
+    if (ended || silent) {
       _exit(1);
     }
     rest();

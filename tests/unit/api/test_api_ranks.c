@@ -1,6 +1,7 @@
 // An engine over several processes on the CPU (`ranks`): the same answers; a rank that ends is the
 // engine's end, told within 2 s, and no process is left.
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/types.h>
 #include <sys/wait.h>
@@ -72,6 +73,52 @@ static void a_rank_that_ends_is_the_engines_end(void **state) {
   check_no_child();
 }
 
+// In a child of its own: stops its parent until a process has ended, whose parent that is, too.
+static void stop_parent_until_end_of(pid_t rank) {
+  char path[64], stat[64];
+  const struct timespec pause = {.tv_nsec = 20 * 1000 * 1000};
+  const pid_t parent = getppid();
+  (void)snprintf(path, sizeof path, "/proc/%d/stat", (int)rank);
+  (void)kill(parent, SIGSTOP);
+  for (bool ended = false; !ended;) {
+    (void)nanosleep(&pause, NULL);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t bytes = fd < 0 ? 0 : read(fd, stat, sizeof stat - 1);
+    stat[bytes < 0 ? 0 : bytes] = 0;
+    ended = fd < 0 || strstr(stat, ") Z") != NULL;
+    (void)close(fd);
+  }
+  (void)kill(parent, SIGCONT);
+  _exit(0);
+}
+
+// The others end without it then, and it tells why they did.
+static void a_first_rank_that_stood_still_says_so(void **state) {
+  (void)state;
+  megalith_error error = {0};
+  megalith_engine *engine = create((megalith_engine_options){.threads = 1, .ranks = 2});
+  const pid_t rank = first_child();
+  const pid_t stopper = fork();
+  assert_true(stopper >= 0);
+  if (stopper == 0) {
+    stop_parent_until_end_of(rank);
+  }
+  assert_int_equal(waitpid(stopper, NULL, 0), stopper);
+  (void)usleep(200 * 1000);  // for the look at the others
+  megalith_status status = megalith_engine_check(engine, &error);
+  if (status == MEGALITH_OK) {
+    megalith_request *request = submit_question(engine, 0, (megalith_request_options){0});
+    status = megalith_engine_run(engine, &error);
+    megalith_request_release(request);
+  }
+  assert_int_equal(status, MEGALITH_ERROR_INTERNAL);
+  if (strstr(error.text, "rank 1 of 2 ended: rank 0 gave no sign of life for 1 s") == NULL) {
+    fail_msg("%s", error.text);
+  }
+  megalith_engine_destroy(engine);
+  check_no_child();
+}
+
 static void what_cannot_be_is_refused(void **state) {
   (void)state;
   refuse_engine((megalith_engine_options){.ranks = 9}, MEGALITH_ERROR_LIMIT,
@@ -97,6 +144,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(answers_are_those_of_one),
       cmocka_unit_test(a_rank_that_ends_is_the_engines_end),
+      cmocka_unit_test(a_first_rank_that_stood_still_says_so),
       cmocka_unit_test(what_cannot_be_is_refused),
   };
   return cmocka_run_group_tests(tests, open_model, close_model);

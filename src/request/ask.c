@@ -110,6 +110,21 @@ static mgl_status check_calls(mgl_ask *ask, mgl_error *err) {
   return MGL_OK;
 }
 
+// What could leave no token that may follow.
+static mgl_status check_tokens(mgl_ask *ask, mgl_error *err) {
+  const char *grammar = ask->grammar_kind != 0 ? ask->grammar_parameter : "tool_choice";
+  const bool allows = ask->sampling.allowed_count > 0, bans = ask->bad_word_count > 0;
+  if (allows && bans) {
+    return BLAME("bad_words", "expected one of bad words and allowed tokens, found both");
+  }
+  if ((allows || bans) && (ask->grammar_kind != 0 || ask->requires_call)) {
+    const char *name = allows ? "allowed_token_ids" : "bad_words";
+    return BLAME(name, "\"%s\": expected no \"%s\" beside it: together they may leave no token",
+                 name, grammar);
+  }
+  return MGL_OK;
+}
+
 static mgl_status check_rest(mgl_ask *ask, mgl_error *err) {
   if (ask->sampling.top_logprobs > 0 && ask->endpoint == MGL_ENDPOINT_CHAT && !ask->chat_logprobs) {
     return BLAME("top_logprobs", "\"top_logprobs\": expected \"logprobs\": true beside it");
@@ -196,6 +211,7 @@ static mgl_status finish(mgl_ask *ask, mgl_error *err) {
   MGL_TRY(check_prompt(ask, err));
   MGL_TRY(check_rest(ask, err));
   MGL_TRY(check_calls(ask, err));
+  MGL_TRY(check_tokens(ask, err));
   if (ask->input != NULL) {
     MGL_TRY(join_input(ask, err));
   }

@@ -23,6 +23,20 @@ static bool is_ids(const json_t *value) {
   return count > 0;
 }
 
+// Ids beyond the vocabulary. The engine refuses them too, but knows no parameters to blame.
+static mgl_status check_ids(const mgl_ask *ask, const mgl_parameter *p, const json_t *ids,
+                            mgl_error *err) {
+  for (size_t i = 0; i < json_array_size(ids); i++) {
+    json_int_t id = json_integer_value(json_array_get(ids, i));
+    if (id >= ask->info->vocab_size) {
+      return mgl_error_set(err, MGL_ERR_ARGUMENT,
+                           "\"%s\": expected ids of 0 to %u, found %" JSON_INTEGER_FORMAT, p->name,
+                           ask->info->vocab_size - 1, id);
+    }
+  }
+  return MGL_OK;
+}
+
 // Appends ids to the ask's memory, whose place may change until all are read.
 static mgl_status append_ids(mgl_ask *ask, const json_t *value, mgl_error *err) {
   size_t count = json_array_size(value);
@@ -48,6 +62,9 @@ static mgl_status add_prompt(mgl_ask *ask, const mgl_parameter *p, const json_t 
                            p->name);
     }
   } else if (is_ids(value)) {
+    if (ask->endpoint == MGL_ENDPOINT_COMPLETIONS) {  // tokenizers may have more than the model
+      MGL_TRY(check_ids(ask, p, value, err));
+    }
     prompt->token_count = json_array_size(value);
     MGL_TRY(append_ids(ask, value, err));
   } else {
@@ -338,6 +355,7 @@ mgl_status mgl_read_stop_token_ids(mgl_ask *ask, const mgl_parameter *p, const j
   if (!json_is_array(value) || count > MEGALITH_MAX_STOP_TOKENS || (count > 0 && !is_ids(value))) {
     return refuse(p, value, err);
   }
+  MGL_TRY(check_ids(ask, p, value, err));
   for (size_t i = 0; i < count; i++) {
     ask->stop_tokens[ask->stop_token_count++] =
         (int32_t)json_integer_value(json_array_get(value, i));
@@ -381,7 +399,8 @@ mgl_status mgl_read_logit_bias(mgl_ask *ask, const mgl_parameter *p, const json_
   json_object_foreach((json_t *)value, key, item) {
     char *end = NULL;
     unsigned long id = strtoul(key, &end, 10);
-    bool is_id = key[0] >= '0' && key[0] <= '9' && *end == 0 && strlen(key) <= 9;
+    bool is_id = key[0] >= '0' && key[0] <= '9' && *end == 0 && strlen(key) <= 9 &&
+                 id < ask->info->vocab_size;
     double bias = json_number_value(item);
     if (!is_id || !json_is_number(item) || !(bias >= -100 && bias <= 100)) {
       return mgl_error_set(err, MGL_ERR_ARGUMENT,
@@ -399,6 +418,7 @@ mgl_status mgl_read_allowed(mgl_ask *ask, const mgl_parameter *p, const json_t *
   if (!is_ids(value) || count > ask->info->vocab_size) {
     return refuse(p, value, err);
   }
+  MGL_TRY(check_ids(ask, p, value, err));
   mgl_free(ask->allowed);
   ask->allowed = mgl_alloc_zeroed(count, sizeof *ask->allowed);
   if (ask->allowed == NULL) {

@@ -1,5 +1,6 @@
 #include "device/debug_dump.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 
 #include "base/cache_folder.h"
@@ -7,10 +8,10 @@
 #include "device/compilation.h"
 #include "graph/graph_text.h"
 
-static uint32_t own_rank;
+static atomic_uint own_rank;  // engines of one process may start at once
 
 void mgl_debug_dump_rank(uint32_t rank) {
-  own_rank = rank;
+  atomic_store_explicit(&own_rank, rank, memory_order_relaxed);
 }
 
 const char *mgl_debug_dump_folder(const mgl_compilation *c) {
@@ -23,9 +24,10 @@ static const char *folder_of(const mgl_build *build) {
 
 mgl_status mgl_debug_dump_path(const char *folder, const char *name,
                                char out[MGL_DEBUG_DUMP_PATH_BYTES], mgl_error *err) {
-  (void)snprintf(out, MGL_DEBUG_DUMP_PATH_BYTES, "%.1023s/rank_%u", folder, own_rank);
+  const uint32_t rank = atomic_load_explicit(&own_rank, memory_order_relaxed);
+  (void)snprintf(out, MGL_DEBUG_DUMP_PATH_BYTES, "%.1023s/rank_%u", folder, rank);
   MGL_TRY(mgl_cache_folder_make(out, err));
-  (void)snprintf(out, MGL_DEBUG_DUMP_PATH_BYTES, "%.1023s/rank_%u/%.100s", folder, own_rank, name);
+  (void)snprintf(out, MGL_DEBUG_DUMP_PATH_BYTES, "%.1023s/rank_%u/%.100s", folder, rank, name);
   return MGL_OK;
 }
 

@@ -152,7 +152,8 @@ static mgl_status compile_graphs(mgl_mega_mode *mode, mgl_cpu_memory *memory,
     if (mode->graphs[i] == NULL) {  // none was given
       MGL_TRY(compile_graph(mode, job, i, err));
     }
-    mgl_cpu_program_options program = {.simd = simd, .task_graph = mode->graphs[i]};
+    mgl_cpu_program_options program = {
+        .simd = simd, .task_graph = mode->graphs[i], .only_wanted = true};
     MGL_TRY(mgl_cpu_program_create(mode->program, memory, &program, &mode->programs[i], err));
     (void)snprintf(name, sizeof name, "MEGA-%u.graph-0.json", 1u << i);
     MGL_TRY(mgl_debug_dump_graph(job->build, name, mode->program, mode->graphs[i], err));

@@ -5,6 +5,7 @@
 
 #include "device/cpu/cpu_argmax.h"
 #include "device/cpu/cpu_tasks.h"
+#include "device/cpu/cpu_wanted.h"
 
 enum {
   // Products of one kernel call, at most: some seconds of scalar code. Between calls the worker
@@ -27,7 +28,7 @@ typedef struct linear_run {
   uint32_t worker;
   uint32_t k;
   mgl_dtype x_dtype;
-  uint32_t rows;          // of x in this iteration
+  mgl_cpu_rows rows;      // of x in this iteration
   bool packs;             // x is packed
   bool splits;            // and split
   bool whole;             // it is packed as whole numbers besides, for weights that want it
@@ -279,7 +280,7 @@ static void run_block(const linear_run *run, const weight_rows *pieces, uint32_t
   const float *residual = mgl_cpu_program_input(p, run->op, MGL_ROLE_RESIDUAL);
   block_out to = {.stride = (uint32_t)mgl_tensor_row_elements(&p->graph->tensors[run->op->output])};
   size_t row = (size_t)run->first * to.stride;
-  bool is_last = run->first + run->count == run->rows;
+  bool is_last = run->first + run->count == run->rows.end;
   for (uint32_t i = 0; i < piece_count; i++) {
     const weight_rows *next = i + 1 < piece_count ? &pieces[i + 1] : is_last ? NULL : pieces;
     to.out = (float *)mgl_cpu_program_tensor(p, run->op->output) + row + pieces[i].column;
@@ -343,9 +344,10 @@ static linear_run begin_run(const mgl_cpu_program *p, uint32_t op_idx, uint32_t 
   uint32_t x = mgl_op_input(op, MGL_ROLE_X);
   run.k = mgl_graph_input(p->graph, op, MGL_ROLE_MATRIX)->dims[1].number;
   run.x_dtype = is_normed(op) ? p->act : p->graph->tensors[x].dtype;
-  run.rows = mgl_op_input(op, MGL_ROLE_ROWS) != MGL_NO_TENSOR
-                 ? mgl_cpu_plan(p)->logit_row_count
-                 : (uint32_t)(mgl_cpu_program_elements(p, x) / run.k);
+  run.rows = mgl_cpu_wanted(p, op_idx,
+                            mgl_op_input(op, MGL_ROLE_ROWS) != MGL_NO_TENSOR
+                                ? mgl_cpu_plan(p)->logit_row_count
+                                : (uint32_t)(mgl_cpu_program_elements(p, x) / run.k));
   return run;
 }
 
@@ -356,8 +358,8 @@ void mgl_cpu_linear_run(const mgl_cpu_program *p, uint32_t op_idx, uint32_t work
   bool is_gate_up = run.op->kind == MGL_OP_GATE_UP;
   bool codes = reads_codes(p, run.op, &run.whole);
   uint32_t piece_count = is_gate_up ? 0 : find_pieces(p, run.op, begin, end, pieces);
-  for (run.first = 0; run.first < run.rows; run.first += run.count) {
-    run.count = smaller(run.rows - run.first, MGL_CPU_BLOCK_TOKENS);
+  for (run.first = run.rows.begin; run.first < run.rows.end; run.first += run.count) {
+    run.count = smaller(run.rows.end - run.first, MGL_CPU_BLOCK_TOKENS);
     run.packs = !codes && mgl_linear_packs(&p->way, run.count, end - begin);
     run.splits = run.packs && p->way.split && run.x_dtype == MGL_DTYPE_BF16;
     if (is_gate_up) {

@@ -10,6 +10,7 @@
 #include "device/cpu/cpu_linears.h"
 #include "device/cpu/cpu_regions.h"
 #include "device/cpu/cpu_tasks.h"
+#include "device/cpu/cpu_wanted.h"
 #include "graph/act_dtype.h"
 #include "graph/custom_op.h"
 #include "kernels/cpu/route.h"
@@ -154,11 +155,15 @@ mgl_status mgl_cpu_program_create(const mgl_graph *graph, mgl_cpu_memory *memory
   program->offsets = mgl_alloc_zeroed(graph->tensor_count, sizeof *program->offsets);
   program->kv = mgl_alloc_zeroed(graph->tensor_count, sizeof *program->kv);
   program->pieces = mgl_alloc_zeroed(graph->op_count, sizeof *program->pieces);
+  program->only_wanted = options->only_wanted ? mgl_alloc_zeroed(graph->op_count, 1) : NULL;
   if (program->data == NULL || program->offsets == NULL || program->kv == NULL ||
-      program->pieces == NULL) {
+      program->pieces == NULL || (options->only_wanted && program->only_wanted == NULL)) {
     status = mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a program of %zu ops",
                            graph->op_count);
     goto fail;
+  }
+  if (options->only_wanted) {
+    mgl_cpu_find_wanted(graph, program->only_wanted);
   }
   size_t activation_bytes = 0;
   if (tasks != NULL) {
@@ -190,6 +195,7 @@ void mgl_cpu_program_destroy(mgl_cpu_program *program) {
   mgl_free(program->kv);
   mgl_free(program->barrier);
   mgl_free(program->pieces);
+  mgl_free(program->only_wanted);
   mgl_cpu_regions_destroy(program->regions);
   mgl_free(program);
 }

@@ -32,6 +32,7 @@ typedef struct mgl_cpu_program_options {
                                      // borrowed while creating. NULL: own layout, one stride
   const uint32_t *step;  // [op_count] of a program in pieces: each op's (cpu_layout.h); borrowed
                          // while creating. NULL: ops run one after the other
+  bool only_wanted;      // leave out rows that no logits are wanted of (cpu_wanted.h)
   bool check_regions;    // of experts (cpu_regions.h), also where the build does not
 } mgl_cpu_program_options;
 
@@ -55,6 +56,7 @@ typedef struct mgl_cpu_program {
   mgl_kv_layer *kv;         // [tensor_count], set for KV tensors
   unsigned char *barrier;   // [op_count] 1: the op needs results or storage of ops since the last
                             // barrier; with a task graph NULL
+  unsigned char *only_wanted;      // [op_count] cpu_wanted.h; NULL: all compute all rows
   mgl_cpu_scratch_layout scratch;  // of a worker
   mgl_word *pieces;          // [op_count] of ops that share experts by turns: which piece is next
   mgl_cpu_regions *regions;  // NULL: not checked

@@ -7,6 +7,7 @@
 
 #include "device/cpu/cpu_experts.h"
 #include "device/cpu/cpu_linears.h"
+#include "device/cpu/cpu_wanted.h"
 
 static uint32_t smaller(uint32_t a, uint32_t b) {
   return a < b ? a : b;
@@ -33,6 +34,7 @@ typedef struct attend_run {
   const float *angles;        // [T, RD / 2, 2]
   uint32_t rotary_dim;        // RD
   const uint32_t *positions;  // [T]
+  mgl_cpu_rows wanted;        // queries that attend; others only leave K and V
   unsigned char *scratch;
   mgl_cpu_attend_layout layout;
 } attend_run;
@@ -117,16 +119,13 @@ static mgl_attention_range range_of(const attend_run *u, const attend_step *at) 
   };
 }
 
-// K and V of a step's tokens go into the cache, then their queries attend, which see these tokens
-// and earlier ones only. next: what is attended to afterwards.
-static void attend_tokens(const attend_run *u, const attend_step *at, mgl_attention_range next) {
+// K and V of a step's tokens go into the cache.
+static void keep_tokens(const attend_run *u, const attend_step *at) {
   const mgl_cpu_program *p = u->p;
   const mgl_op *op = u->op;
   const mgl_cpu_heads *h = &u->h;
-  const mgl_tensor *out = &p->graph->tensors[op->output];
   const uint32_t kv_head = kv_head_of(u, at), first = at->first, tokens = at->tokens;
   size_t head_dim = h->head_dim;
-  float *q = (float *)(void *)(u->scratch + u->layout.q);
   float *k = (float *)(void *)(u->scratch + u->layout.k);
   prepare_heads(u, first, tokens, h->head_count + kv_head, 1,
                 mgl_cpu_program_input(p, op, MGL_ROLE_K_NORM), k);
@@ -141,6 +140,18 @@ static void attend_tokens(const attend_run *u, const attend_step *at, mgl_attent
       .kv = p->kv[mgl_op_input(op, MGL_ROLE_KV)],
   };
   p->kernels->kv_write(&write, 0, tokens);
+}
+
+// The queries of a step attend, once their tokens are in the cache: they see these and earlier ones
+// only. next: what is attended to afterwards.
+static void attend_tokens(const attend_run *u, const attend_step *at, mgl_attention_range next) {
+  const mgl_cpu_program *p = u->p;
+  const mgl_op *op = u->op;
+  const mgl_cpu_heads *h = &u->h;
+  const mgl_tensor *out = &p->graph->tensors[op->output];
+  const uint32_t kv_head = kv_head_of(u, at), first = at->first, tokens = at->tokens;
+  size_t head_dim = h->head_dim;
+  float *q = (float *)(void *)(u->scratch + u->layout.q);
   prepare_heads(u, first, tokens, kv_head * h->group, h->group,
                 mgl_cpu_program_input(p, op, MGL_ROLE_Q_NORM), q);
   mgl_attention_item item = {.sequence = at->sequence, .query_begin = 0, .query_count = tokens};
@@ -165,6 +176,14 @@ static void attend_tokens(const attend_run *u, const attend_step *at, mgl_attent
   p->kernels->attention(&attention, u->scratch + u->layout.attention, kv_head, kv_head + 1);
 }
 
+// The tokens of a step that are wanted.
+static attend_step wanted_of(const attend_run *u, attend_step at) {
+  uint32_t end = smaller(at.first + at.tokens, u->wanted.end);
+  at.first = at.first < u->wanted.begin ? u->wanted.begin : at.first;
+  at.tokens = at.first < end ? end - at.first : 0;
+  return at;
+}
+
 static void run_attend(const mgl_cpu_program *p, const mgl_op *op, uint32_t worker, uint32_t begin,
                        uint32_t end) {
   const mgl_tensor *qkv = mgl_graph_input(p->graph, op, MGL_ROLE_QKV);
@@ -178,6 +197,7 @@ static void run_attend(const mgl_cpu_program *p, const mgl_op *op, uint32_t work
       .angles = mgl_cpu_program_input(p, op, MGL_ROLE_ANGLES),
       .rotary_dim = 2 * angles->dims[1].number,
       .positions = mgl_cpu_program_input(p, op, MGL_ROLE_POSITIONS),
+      .wanted = mgl_cpu_wanted(p, (uint32_t)(op - p->graph->ops), mgl_cpu_plan(p)->token_count),
       .scratch = mgl_cpu_work_scratch(p, worker),
   };
   u.layout = mgl_cpu_lay_out_attend(&u.h);
@@ -187,7 +207,11 @@ static void run_attend(const mgl_cpu_program *p, const mgl_op *op, uint32_t work
     next.first += at.tokens;
     next = find_step(&u, next, end);
     mgl_attention_range none = {0};
-    attend_tokens(&u, &at, next.unit < end ? range_of(&u, &next) : none);
+    attend_step wanted = wanted_of(&u, at);
+    keep_tokens(&u, &at);
+    if (wanted.tokens > 0) {
+      attend_tokens(&u, &wanted, next.unit < end ? range_of(&u, &next) : none);
+    }
     mgl_cpu_memory_pulse(p->memory, worker);
     at = next;
   }

@@ -251,12 +251,14 @@ static void check_model(mgl_graph *canonical, mgl_simd simd, bool fuse) {
   const mgl_graph *graph = fuse ? m.fused : m.canonical;
   for (uint32_t i = 0; i < PROGRAMS; i++) {
     mgl_task_graph tasks = make_task_graph(graph, tokens[i]);
-    mgl_cpu_program_options options = {.simd = simd, .task_graph = &tasks};
+    mgl_cpu_program_options options = {
+        .simd = simd, .task_graph = &tasks, .only_wanted = tokens[i] != 5};
     MUST(mgl_cpu_program_create(graph, m.memory, &options, &programs[i], &err));
     free(tasks.activation_offsets);
   }
   // And one in its own layout, where storage is reused.
-  mgl_cpu_program_options options = {.simd = simd, .largest = {64, 64, SEQUENCES}};
+  mgl_cpu_program_options options = {
+      .simd = simd, .largest = {64, 64, SEQUENCES}, .only_wanted = true};
   MUST(mgl_cpu_program_create(graph, m.memory, &options, &programs[PROGRAMS], &err));
   const uint32_t iterations = getenv("MGL_TEST_LONG") != NULL ? LONG_ITERATIONS : ITERATIONS;
   for (uint32_t i = 0; i < iterations; i++) {
@@ -371,6 +373,61 @@ static void a_worker_norms_rows_once(void **state) {
   model_destroy(&m);
 }
 
+// --- rows that are wanted ------------------------------------------------------------------------
+
+// Behind the last layer's K and V nothing is written but rows from the first with logits to the
+// last; in front of them, all rows are.
+static void rows_without_logits_are_left_out(void **state) {
+  (void)state;
+  enum { TOKENS = 16, FIRST = 6, END = 9 };
+  model m;
+  model_create(&m, build(MGL_FAMILY_QWEN3, MGL_DTYPE_F32), mgl_simd_detected());
+  mgl_task_graph tasks = make_task_graph(m.fused, TOKENS);
+  mgl_cpu_program *p = NULL;
+  mgl_cpu_program_options options = {
+      .simd = mgl_simd_detected(), .task_graph = &tasks, .only_wanted = true};
+  MUST(mgl_cpu_program_create(m.fused, m.memory, &options, &p, &err));
+  // Behind it: attend, linear_add, gate_up, linear_add and logits.
+  const uint32_t last_qkv = (uint32_t)m.fused->op_count - 6;
+  assert_int_equal(m.fused->ops[last_qkv].kind, MGL_OP_QKV_PROJ);
+  for (uint32_t logits = 0; logits < 2; logits++) {
+    int32_t ids[TOKENS] = {0};
+    mgl_plan_clear(m.plan);
+    mgl_plan_chunk chunk = {.tokens = ids,
+                            .token_count = TOKENS,
+                            .pages = m.pages[0],
+                            .page_count = PAGES,
+                            .logits = MGL_LOGITS_NONE};
+    mgl_plan_add(m.plan, &chunk);
+    if (logits == 1) {
+      m.plan->logit_rows[0] = FIRST;
+      m.plan->logit_rows[1] = END - 1;
+      m.plan->logit_row_count = 2;
+    }
+    poison(m.memory);
+    mgl_cpu_program_set_plan(p, m.plan);
+    for (uint32_t i = 0; i + 1 < m.fused->op_count; i++) {
+      run_tiles(p, i);
+      const mgl_op *op = &m.fused->ops[i];
+      if (op->kind == MGL_OP_ROPE_ANGLES || op->kind == MGL_OP_EMBED) {
+        continue;
+      }
+      const uint32_t width = (uint32_t)mgl_tensor_row_elements(&m.fused->tensors[op->output]);
+      const float *out = mgl_cpu_program_tensor(p, op->output);
+      const bool in_place = mgl_op_info_of(op->kind)->in_place;  // the rest is the residual
+      for (uint32_t row = 0; row < TOKENS; row++) {
+        bool computed = i <= last_qkv || (logits == 1 && row >= FIRST && row < END);
+        bool is_number = out[row * width] == out[row * width];
+        assert_true(computed ? is_number : !is_number || in_place);
+      }
+    }
+    mgl_cpu_program_end_plan(p);
+  }
+  mgl_cpu_program_destroy(p);
+  free(tasks.activation_offsets);
+  model_destroy(&m);
+}
+
 // --- weights -------------------------------------------------------------------------------------
 
 // Rows of a weight that a tile reads, and how many of their bytes have been told.
@@ -474,7 +531,8 @@ static void every_failed_allocation_is_reported(void **state) {
   model m;
   model_create(&m, build(MGL_FAMILY_QWEN2, MGL_DTYPE_BF16), MGL_SIMD_SCALAR);
   mgl_task_graph tasks = make_task_graph(m.fused, 4);
-  mgl_cpu_program_options options = {.simd = MGL_SIMD_SCALAR, .task_graph = &tasks};
+  mgl_cpu_program_options options = {
+      .simd = MGL_SIMD_SCALAR, .task_graph = &tasks, .only_wanted = true};
   mgl_cpu_program_options own = {.simd = MGL_SIMD_SCALAR, .largest = {4, 4, 4}};
   int64_t live = mgl_alloc_live();
   bool done = false;
@@ -580,6 +638,7 @@ int main(void) {
       cmocka_unit_test(canonical_tiles_have_the_bits_of_eager),
       cmocka_unit_test(tiles_of_mixed_weights_have_the_bits_of_eager),
       cmocka_unit_test(a_worker_norms_rows_once),
+      cmocka_unit_test(rows_without_logits_are_left_out),
       cmocka_unit_test(the_weights_of_a_tile_are_told_once),
       cmocka_unit_test(every_failed_allocation_is_reported),
       cmocka_unit_test(foreign_tensors_are_refused),

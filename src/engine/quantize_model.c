@@ -55,11 +55,37 @@ static mgl_form form_of(const writer *w, uint32_t k) {
                     .group = group == 0 || group > k ? k : group};
 }
 
+static bool ends_with(const char *name, const char *suffix) {
+  size_t bytes = strlen(name), suffix_bytes = strlen(suffix);
+  return bytes > suffix_bytes && strcmp(name + bytes - suffix_bytes, suffix) == 0;
+}
+
+// Attention's matrices and those of feed-forward parts and experts: by Llama's names, Mixtral's and
+// Phi's. Routers and gates stay as they are.
 static bool is_quantised(const mgl_stored_tensor *tensor) {
-  static const char suffix[] = "_proj.weight";
-  size_t bytes = strlen(tensor->name), suffix_bytes = sizeof suffix - 1;
-  return tensor->rank == 2 && bytes > suffix_bytes &&
-         strcmp(tensor->name + bytes - suffix_bytes, suffix) == 0;
+  static const char *const suffixes[] = {"_proj.weight", ".w1.weight",  ".w2.weight",
+                                         ".w3.weight",   ".fc1.weight", ".fc2.weight",
+                                         ".dense.weight"};
+  bool found = false;
+  for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
+    found = found || ends_with(tensor->name, suffixes[i]);
+  }
+  return found && tensor->rank == 2;
+}
+
+// The modules that others would take for quantised ones: matrices that stay, and the output
+// projection, also where it is the embedding.
+static json_t *list_ignored(const writer *w) {
+  static const char weight[] = ".weight";
+  json_t *ignored = json_pack("[s]", "lm_head");
+  for (size_t i = 0; i < mgl_checkpoint_tensor_count(w->checkpoint); i++) {
+    const mgl_stored_tensor *t = mgl_checkpoint_at(w->checkpoint, i);
+    if (t->rank == 2 && !is_quantised(t) && ends_with(t->name, weight) &&
+        !ends_with(t->name, "embed_tokens.weight") && strcmp(t->name, "lm_head.weight") != 0) {
+      json_array_append_new(ignored, json_stringn(t->name, strlen(t->name) - (sizeof weight - 1)));
+    }
+  }
+  return ignored;
 }
 
 static mgl_status find_matrices(writer *w) {
@@ -329,7 +355,8 @@ static mgl_status copy_file(const mgl_quantise_options *options, const char *nam
   return status;
 }
 
-static json_t *make_quantization_config(const mgl_quantise_options *options) {
+static json_t *make_quantization_config(const writer *w) {
+  const mgl_quantise_options *options = w->options;
   bool is_float = options->to == MGL_QUANTISE_FP8;
   json_t *weights =
       json_pack("{s:i,s:s,s:b,s:s,s:b}", "num_bits", options->to == MGL_QUANTISE_INT4 ? 4 : 8,
@@ -338,20 +365,21 @@ static json_t *make_quantization_config(const mgl_quantise_options *options) {
   if (options->group != 0) {
     json_object_set_new(weights, "group_size", json_integer(options->group));
   }
-  return json_pack("{s:s,s:s,s:s,s:[s],s:{s:{s:[s],s:o,s:n,s:n}}}", "quant_method",
+  return json_pack("{s:s,s:s,s:s,s:o,s:{s:{s:[s],s:o,s:n,s:n}}}", "quant_method",
                    "compressed-tensors", "format", is_float ? "float-quantized" : "pack-quantized",
-                   "quantization_status", "compressed", "ignore", "lm_head", "config_groups",
+                   "quantization_status", "compressed", "ignore", list_ignored(w), "config_groups",
                    "group_0", "targets", "Linear", "weights", weights, "input_activations",
                    "output_activations");
 }
 
-static mgl_status write_config(const mgl_quantise_options *options, mgl_error *err) {
+static mgl_status write_config(const writer *w, mgl_error *err) {
+  const mgl_quantise_options *options = w->options;
   char *path = NULL, *text = NULL;
   json_t *config = NULL;
   MGL_TRY(mgl_path_join(options->from, "config.json", &path, err));
   mgl_status status = mgl_json_read(path, MAX_CONFIG_BYTES, &config, err);
   if (status == MGL_OK) {
-    json_t *quantization = make_quantization_config(options);
+    json_t *quantization = make_quantization_config(w);
     if (json_object_set_new(config, "quantization_config", quantization) == 0) {
       text = json_dumps(config, JSON_INDENT(2));
     }
@@ -364,14 +392,14 @@ static mgl_status write_config(const mgl_quantise_options *options, mgl_error *e
   return status;
 }
 
-static mgl_status write_other_files(const mgl_quantise_options *options, mgl_error *err) {
+static mgl_status write_other_files(const writer *w, mgl_error *err) {
   static const char *const copied[] = {"tokenizer.json", "tokenizer_config.json",
                                        "generation_config.json", "chat_template.jinja",
                                        "special_tokens_map.json"};
   for (size_t i = 0; i < sizeof copied / sizeof *copied; i++) {
-    MGL_TRY(copy_file(options, copied[i], err));
+    MGL_TRY(copy_file(w->options, copied[i], err));
   }
-  return write_config(options, err);
+  return write_config(w, err);
 }
 
 // --- all of it -----------------------------------------------------------------------------------
@@ -383,6 +411,7 @@ static mgl_status check_folders(const mgl_quantise_options *options, mgl_error *
   mgl_file_kind kind = MGL_FILE_ABSENT;
   MGL_TRY(mgl_model_folder_open(options->from, 0, &folder, err));
   bool is_plain = folder.config.quantization.method == MGL_QUANT_NONE;
+  bool is_gpt_oss = folder.config.family == MGL_FAMILY_GPT_OSS;
   mgl_model_folder_close(&folder);
   MGL_TRY(mgl_file_find(options->from, &kind, err));
   if (kind != MGL_FILE_FOLDER) {
@@ -394,6 +423,12 @@ static mgl_status check_folders(const mgl_quantise_options *options, mgl_error *
     return mgl_error_set(err, MGL_ERR_ARGUMENT,
                          "%s is quantised already: expected a model in bf16, f16 or f32",
                          options->from);
+  }
+  if (is_gpt_oss) {
+    return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                         "%s is a gpt-oss model: nothing reads its experts, which are one tensor, "
+                         "in %s",
+                         options->from, names[options->to]);
   }
   if (mkdir(options->to_folder, 0777) != 0 && errno != EEXIST) {
     return mgl_error_set(err, MGL_ERR_IO, "cannot make the folder %s: %s", options->to_folder,
@@ -444,7 +479,7 @@ mgl_status mgl_quantise_model(const mgl_quantise_options *given, mgl_quantise_re
     status = write_model(&w);
   }
   if (status == MGL_OK) {
-    status = write_other_files(&options, err);  // config.json last: with it the folder is a model
+    status = write_other_files(&w, err);  // config.json last: with it the folder is a model
   }
   if (status == MGL_OK) {
     *out = (mgl_quantise_result){.from_bytes = mgl_checkpoint_bytes(w.checkpoint),

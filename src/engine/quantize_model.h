@@ -3,7 +3,8 @@
 // The new folder is what vLLM and transformers read as compressed-tensors: fp8 as "float-quantized"
 // (a scale for each row), int8 and int4 as "pack-quantized" (int8: a scale for each row unless a
 // group is given; int4: for each group). Scales are bf16, chosen for the least squared error, codes
-// the nearest. Embedding, head, norms and biases are copied, and so are the tokenizer's files.
+// the nearest. Embedding, head, routers, norms and biases are copied, and so are the tokenizer's
+// files; matrices that stay are named in "ignore".
 #ifndef MGL_ENGINE_QUANTIZE_MODEL_H
 #define MGL_ENGINE_QUANTIZE_MODEL_H
 

@@ -274,7 +274,7 @@ static bool choose(tuner *t, pass *p, const mgl_linear_way *ways, size_t count, 
 
 // The cheapest of the ways of one token for one width of rows. What is ahead of the present way in
 // short passes must be so in long ones, too: where memory is slow, all ways are close, and how a
-// stream begins counts more than in a matrix (docs/log/295).
+// stream begins counts more than in a matrix (docs/log/288).
 static bool choose_single(tuner *t, pass *p, shape *s, const mgl_linear_way *ways, size_t count,
                           mgl_single_way *out) {
   double costs[MOST_WAYS];

@@ -5,7 +5,7 @@
 // and biases) become f32 arrays. Dummy weights are drawn into huge pages.
 //
 // A file lies in the page cache in pieces, at whose ends a processor's prefetchers stop, so that
-// weights in place are read up to a third slower than copied ones (docs/log/277, 295). So
+// weights in place are read up to a third slower than copied ones (docs/log/277, 288). So
 // MGL_WEIGHTS_AUTO copies what every token reads, where memory allows, and leaves experts, of which
 // a token reads few, in their files.
 #ifndef MGL_DEVICE_CPU_CPU_WEIGHTS_H

@@ -12,7 +12,7 @@
 #include "graph/act_dtype.h"
 
 enum {
-  WAYS_VERSION = 5,  // of ways and of the kernels that walk them; another one measures anew
+  WAYS_VERSION = 6,  // of ways and of the kernels that walk them; another one measures anew
   MOST_SHAPES = 2,   // widths of rows that are measured, those with most bytes
   MOST_WAYS = 12,    // that are compared at a time
   ROUNDS = 6,

@@ -254,6 +254,26 @@ static mgl_status start_ranks(cpu_model *m, mgl_ranks_options *shared, mgl_error
   return mgl_ranks_start(shared, &m->ranks, err);
 }
 
+// Where the usual copies cannot be had after all (a limit of address space does not show in what is
+// free), weights stay in their files.
+static mgl_status bind_weights(cpu_model *m, const mgl_device_job *job, uint32_t rank,
+                               mgl_error *err) {
+  const mgl_build *build = job->build;
+  const mgl_weights_progress *progress = rank == 0 ? &build->progress : NULL;
+  mgl_status status =
+      mgl_cpu_weights_bind_rank(job->program, job->checkpoint, m->source, build->seed, m->team,
+                                m->topology, rank, progress, &m->weights, err);
+  if (status != MGL_ERR_MEMORY || m->source != MGL_WEIGHTS_AUTO) {
+    return status;
+  }
+  if (m->note[0] == 0) {
+    (void)snprintf(m->note, sizeof m->note, "weights stay in their files: %.400s", err->text);
+  }
+  m->source = MGL_WEIGHTS_MAPPED;
+  return mgl_cpu_weights_bind_rank(job->program, job->checkpoint, m->source, build->seed, m->team,
+                                   m->topology, rank, progress, &m->weights, err);
+}
+
 static mgl_status make(cpu_model *m, const mgl_device_job *job, const mgl_ranks_options *shared,
                        mgl_error *err) {
   const mgl_build *build = job->build;
@@ -266,9 +286,7 @@ static mgl_status make(cpu_model *m, const mgl_device_job *job, const mgl_ranks_
   uint32_t parts = m->own_processors ? 1 : rank_count(build);
   (void)mgl_topology_take_part(m->topology, threads, &part, &parts);
   MGL_TRY(mgl_team_create_part(m->topology, threads, part, parts, &m->team, err));
-  MGL_TRY(mgl_cpu_weights_bind_rank(job->program, job->checkpoint, m->source, build->seed, m->team,
-                                    m->topology, rank, rank == 0 ? &build->progress : NULL,
-                                    &m->weights, err));
+  MGL_TRY(bind_weights(m, job, rank, err));
   if (build->weights == MGL_WEIGHTS_DUMMY) {
     mgl_cpu_route_dummies(&m->weights, build->routing);
   }

@@ -51,7 +51,8 @@ static mgl_status generate(mgl_engine *engine, const mgl_token_list *prompt, out
 static mgl_status run_once(mgl_error *err) {
   static const unsigned needs = MGL_NEED_TOKENIZER | MGL_NEED_WEIGHTS | MGL_NEED_CHAT_TEMPLATE;
   mgl_model_folder folder;
-  mgl_build options = {.threads = 1, .sequences = 1, .sequence_tokens = 64};
+  mgl_build options = {
+      .threads = 1, .sequences = 1, .sequence_tokens = 64, .weights = MGL_WEIGHTS_COPIED};
   mgl_runner *runner = NULL;
   mgl_engine *engine = NULL;
   mgl_token_list prompt = {0};
@@ -129,10 +130,35 @@ static void allocations(void **state) {
   check_seam((seam){mgl_alloc_fail_nth, mgl_alloc_count, stride});
 }
 
+// The usual copies are not worth an error: where memory for them fails, weights are used in their
+// files, and a note says so.
+static void copies_that_fail_leave_weights_in_their_files(void **state) {
+  static const char said[] = "weights stay in their files: could not map ";
+  const mgl_build options = {.threads = 1, .sequences = 1, .sequence_tokens = 64};
+  mgl_model_folder folder;
+  mgl_error err = {0};
+  bool found = false, reached = true;
+  (void)state;
+  assert_int_equal(options.weights, MGL_WEIGHTS_AUTO);
+  assert_int_equal(mgl_model_folder_open(MGL_DEMO_FOLDER, MGL_NEED_WEIGHTS, &folder, &err), MGL_OK);
+  for (uint64_t n = 1; reached && !found; n++) {
+    mgl_runner *runner = NULL;
+    mgl_alloc_fail_nth(n);
+    mgl_status status = mgl_runner_create(&folder, &options, &runner, &err);
+    reached = mgl_alloc_count() >= n;
+    mgl_alloc_fail_nth(0);
+    found = status == MGL_OK && strncmp(mgl_runner_note(runner), said, sizeof said - 1) == 0;
+    mgl_runner_destroy(runner);
+  }
+  assert_true(found);
+  mgl_model_folder_close(&folder);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(file_operations),
       cmocka_unit_test(allocations),
+      cmocka_unit_test(copies_that_fail_leave_weights_in_their_files),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -182,11 +182,9 @@ static mgl_status cpu_measure(void *model, const mgl_device_job *job, mgl_sizes 
   sizes->free_bytes = mgl_memory_available() / rank_count(job->build);
   sizes->source = mgl_cpu_weights_settle(job->program, job->build->weights, sizes->free_bytes);
   const size_t page_bytes = mgl_cpu_weights_page_bytes(&weights, sizes->source);
-  const bool experts_in_place =
-      sizes->source == MGL_WEIGHTS_MAPPED || sizes->source == MGL_WEIGHTS_AUTO;
   sizes->weight_bytes = weights.vector_bytes + page_bytes;
   sizes->mapped_bytes = weights.matrix_bytes - page_bytes;
-  sizes->cold_bytes = experts_in_place ? mgl_cpu_weights_cold_bytes(job->program) : 0;
+  sizes->cold_bytes = mgl_cpu_weights_cold_bytes(job->program, sizes->source);
   sizes->kv_bytes_per_token = mgl_graph_kv_bytes_per_token(job->program);
   sizes->step_bytes = mgl_cpu_weights_step_bytes(job->program);
   sizes->expert_bytes = mgl_cpu_weights_expert_bytes(job->program);

@@ -18,7 +18,7 @@ void mgl_cpu_find_wanted(const mgl_graph *graph, unsigned char *out) {
   for (size_t i = graph->op_count; i-- > 0;) {
     const uint32_t tensor = graph->ops[i].output;
     bool only_wanted = leaves_rows_out(&graph->ops[i]), read = false;
-    for (size_t j = i + 1; j < graph->op_count; j++) {
+    for (size_t j = i + 1; only_wanted && j < graph->op_count; j++) {
       const mgl_op *reader = &graph->ops[j];
       for (uint32_t k = 0; k < reader->input_count; k++) {
         if (reader->inputs[k] == tensor) {

@@ -380,24 +380,24 @@ uint64_t mgl_cpu_weights_expert_bytes(const mgl_graph *graph) {
   return bytes;
 }
 
-uint64_t mgl_cpu_weights_cold_bytes(const mgl_graph *graph) {
+// Whether a matrix that need not be made, of an expert or not, is used where the file is mapped.
+static bool is_in_place(mgl_weight_source source, bool expert) {
+  return source == MGL_WEIGHTS_MAPPED || (source == MGL_WEIGHTS_AUTO && expert);
+}
+
+uint64_t mgl_cpu_weights_cold_bytes(const mgl_graph *graph, mgl_weight_source source) {
   uint64_t bytes = 0;
   for (size_t i = 0; i < graph->op_count; i++) {
     const mgl_op *op = &graph->ops[i];
     const mgl_op_range experts = mgl_op_inputs(op, MGL_ROLE_EXPERTS);
     for (uint32_t j = experts.first; j < experts.first + experts.count; j++) {
       const mgl_tensor *w = &graph->tensors[op->inputs[j]];
-      bytes += is_made(w)
+      bytes += is_made(w) || !is_in_place(source, true)
                    ? 0
                    : (mgl_tensor_experts(w) - mgl_op_slots(graph, op)) * mgl_tensor_row_bytes(w);
     }
   }
   return bytes;
-}
-
-// Whether a matrix that need not be made, of an expert or not, is used where the file is mapped.
-static bool is_in_place(mgl_weight_source source, bool expert) {
-  return source == MGL_WEIGHTS_MAPPED || (source == MGL_WEIGHTS_AUTO && expert);
 }
 
 typedef struct binder {

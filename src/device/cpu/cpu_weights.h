@@ -71,7 +71,7 @@ uint64_t mgl_cpu_weights_step_bytes(const mgl_graph *graph);
 uint64_t mgl_cpu_weights_expert_bytes(const mgl_graph *graph);
 
 // Of those that are used where they lie in their files: all but as many as one token has.
-uint64_t mgl_cpu_weights_cold_bytes(const mgl_graph *graph);
+uint64_t mgl_cpu_weights_cold_bytes(const mgl_graph *graph, mgl_weight_source source);
 
 void mgl_cpu_weights_release(mgl_cpu_weights *weights);
 

@@ -83,10 +83,13 @@ MGL_DEVICE uint32_t mgl_part_share(uint32_t at, uint32_t parts) {
   return at * parts / MGL_EXPERT_SLOTS;
 }
 
-MGL_DEVICE void mgl_expert_put(uint32_t address, uint32_t expert, float weight) {
-  asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(expert),
-               "r"(__float_as_uint(weight))
-               : "memory");
+// Only if it is there; without a branch, of which a choice would have one for each of its logits.
+MGL_DEVICE void mgl_expert_put(uint32_t address, uint32_t expert, float weight, bool there) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.u32 p, %3, 0;\n@p st.shared.v2.u32 [%0], {%1, %2};\n}" ::"r"(
+          address),
+      "r"(expert), "r"(__float_as_uint(weight)), "r"(there ? 1u : 0u)
+      : "memory");
 }
 
 #endif

@@ -122,13 +122,24 @@ MGL_DEVICE void mgl_expert_sort(mgl_expert_row *row) {
   }
 }
 
+// Which of this lane's experts is the next one, if it has taken so many.
+MGL_DEVICE uint32_t mgl_expert_nth(const mgl_expert_row *row, uint32_t taken) {
+  uint32_t place = row->place[0];
+#pragma unroll
+  for (uint32_t i = 1; i < MGL_EXPERT_LANE_LOGITS; i++) {
+    place = i == taken ? row->place[i] : place;
+  }
+  return place;
+}
+
 // The whole warp: of this lane's experts those that are among the S of the token, a bit each, and
-// the largest of all logits; everybody waits for it once a layer. Each turn takes the largest ones
-// that are left. ties: of equal ones that of the lowest number, else all of them.
-MGL_DEVICE uint32_t mgl_expert_take(const uint32_t logits[MGL_EXPERT_LANE_LOGITS], bool ties,
-                                    uint32_t *top) {
+// the largest of all logits; everybody waits for it once a layer, so that turns only count what is
+// taken (docs/log/282). Each turn takes the largest ones that are left. TIES: of equal ones that of
+// the lowest number, else all of them.
+template <bool TIES>
+MGL_DEVICE uint32_t mgl_expert_take(const uint32_t logits[MGL_EXPERT_LANE_LOGITS], uint32_t *top) {
   const uint32_t lane = threadIdx.x % 32;
-  uint32_t chosen = 0;
+  uint32_t taken = 0, chosen = 0;
   mgl_expert_row row;
 #pragma unroll
   for (uint32_t i = 0; i < MGL_EXPERT_LANE_LOGITS; i++) {
@@ -136,36 +147,34 @@ MGL_DEVICE uint32_t mgl_expert_take(const uint32_t logits[MGL_EXPERT_LANE_LOGITS
     row.place[i] = i;
   }
   mgl_expert_sort(&row);
-#pragma unroll 1
+#pragma unroll(TIES ? 1 : 8)
   for (uint32_t slot = 0; slot < MGL_EXPERT_SLOTS; slot++) {
     const uint32_t largest = __reduce_max_sync(0xffffffffu, row.order[0]);
     bool is_mine = row.order[0] == largest;
-    if (ties) {
-      const uint32_t mine = is_mine ? row.place[0] * 32 + lane : 0xffffffffu;
+    if (TIES) {
+      const uint32_t mine = is_mine ? mgl_expert_nth(&row, taken) * 32 + lane : 0xffffffffu;
       is_mine = mine == __reduce_min_sync(0xffffffffu, mine);
     }
     *top = slot == 0 ? largest : *top;
-    chosen |= is_mine ? 1u << row.place[0] : 0;
+    taken += is_mine ? 1 : 0;
 #pragma unroll
     for (uint32_t i = 0; i < MGL_EXPERT_LANE_LOGITS; i++) {
       const bool last = i + 1 == MGL_EXPERT_LANE_LOGITS;
       row.order[i] = !is_mine ? row.order[i] : last ? 0 : row.order[last ? i : i + 1];
-      row.place[i] = !is_mine ? row.place[i] : last ? 0 : row.place[last ? i : i + 1];
     }
+  }
+#pragma unroll
+  for (uint32_t i = 0; i < MGL_EXPERT_LANE_LOGITS; i++) {
+    chosen |= i < taken ? 1u << row.place[i] : 0;
   }
   return chosen;
 }
 
 // The lowest number is looked for only where equal ones made too many.
 MGL_DEVICE uint32_t mgl_expert_find(const uint32_t logits[MGL_EXPERT_LANE_LOGITS], uint32_t *top) {
-  uint32_t chosen = 0;
-  bool ties = false;
-#pragma unroll 1
-  do {
-    chosen = mgl_expert_take(logits, ties, top);
-    ties = !ties && __reduce_add_sync(0xffffffffu, __popc(chosen)) != MGL_EXPERT_SLOTS;
-  } while (ties);
-  return chosen;
+  const uint32_t chosen = mgl_expert_take<false>(logits, top);
+  const bool ties = __reduce_add_sync(0xffffffffu, __popc(chosen)) != MGL_EXPERT_SLOTS;
+  return ties ? mgl_expert_take<true>(logits, top) : chosen;
 }
 
 // The whole warp: writes the S experts of a row in ascending order.
@@ -187,13 +196,11 @@ MGL_DEVICE void mgl_expert_choose(const uint32_t logits[MGL_EXPERT_LANE_LOGITS],
   uint32_t before = 0;
 #pragma unroll
   for (uint32_t i = 0; i < MGL_EXPERT_LANE_LOGITS; i++) {
-    bool is_chosen = (chosen >> i & 1) != 0;
-    uint32_t all = __ballot_sync(0xffffffffu, is_chosen);
-    if (is_chosen) {
-      uint32_t slot = before + __popc(all & ((1u << lane) - 1));
-      mgl_expert_put(routes_at + slot * MGL_EXPERT_ROUTE_BYTES, i * 32 + lane,
-                     __fdividef(weights[i], sum) * MGL_EXPERT_SCALE);
-    }
+    const bool is_chosen = (chosen >> i & 1) != 0;
+    const uint32_t all = __ballot_sync(0xffffffffu, is_chosen);
+    const uint32_t slot = before + __popc(all & ((1u << lane) - 1));
+    mgl_expert_put(routes_at + slot * MGL_EXPERT_ROUTE_BYTES, i * 32 + lane,
+                   __fdividef(weights[i], sum) * MGL_EXPERT_SCALE, is_chosen);
     before += __popc(all);
   }
 }

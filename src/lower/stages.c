@@ -28,7 +28,7 @@ typedef struct builder {
   const mgl_stages_options *options;
   mgl_schedule *out;  // its arrays are NULL while counting
   uint32_t op_count, step_count, stage_count, event_count;
-  uint32_t stage_steps;  // of this stage so far
+  uint32_t stage_steps;  // of this stage so far; of turned tiles, of stages before it too
   uint32_t event;        // that this stage's end is; MGL_NO_EVENT: it has none yet
   // What steps wait for, of each chain of token tiles, of the other ranks' and this one's.
   uint32_t ready[MGL_STAGES_CHAINS][ROW_OWNERS];
@@ -84,13 +84,14 @@ static void set_ready(builder *b, uint32_t event) {
   }
 }
 
-// The next op's steps wait for all of this stage, if it ends with one event.
+// The next op's steps wait for all of this stage, if it ends with one event. If not, they wait for
+// their chains only: then those workers go on who have had a tile less.
 static void end_stage(builder *b) {
   if (b->event != MGL_NO_EVENT) {
     set_ready(b, b->event);
+    b->stage_steps = 0;
   }
   b->event = MGL_NO_EVENT;
-  b->stage_steps = 0;
   b->stage_count++;
 }
 

@@ -455,15 +455,19 @@ static void add_turned_sums(builder *b, const mgl_schedule_op *op, const tile_cu
 }
 
 // The norm of a chain's own rows: they are ready here at its end, others when the others' ends are
-// here.
-static void add_turned_norm(builder *b, uint32_t idx, const mgl_schedule_op *norm, uint32_t chain) {
-  const uint32_t chains = chains_of(b), workers = b->options->workers;
+// here. before: steps of the tiles that stand between the norm of the chain before and this one; it
+// is the work of those workers that have fewer of them than the others.
+static void add_turned_norm(builder *b, uint32_t idx, const mgl_schedule_op *norm, uint32_t chain,
+                            uint32_t before) {
+  const uint32_t chains = chains_of(b), all = b->options->workers;
+  const uint32_t workers = all - before % all;
   const uint32_t begin = norm->units / chains * chain, units = norm->units / chains;
   const uint32_t count = units < workers ? units : workers;
   const uint32_t end = b->event_count;
   b->event_count += 2;  // mgl_stages_others
   for (uint32_t i = 0; i < count; i++) {
-    put_step(b, idx, norm, i, begin + (uint32_t)((uint64_t)units * i / count),
+    put_step(b, idx, norm, (b->stage_steps + i) % all,
+             begin + (uint32_t)((uint64_t)units * i / count),
              begin + (uint32_t)((uint64_t)units * (i + 1) / count), b->ready[chain][ROWS_OF_OWN],
              end);
   }
@@ -472,9 +476,9 @@ static void add_turned_norm(builder *b, uint32_t idx, const mgl_schedule_op *nor
 }
 
 // A norm and the linear behind it. Own tiles of the first chain need the other ranks least, so they
-// come first; the second chain's norm comes behind them, where they last. Where they do not, both
-// norms come first, and all own tiles before those whose x is still on its way: a tile that waited
-// for it would hold up an own one behind it.
+// come first, and the second chain's norm, whose parts are still on their way, behind them. Where
+// own tiles do not last, all of them come before those whose x is still on its way: a tile that
+// waited for it would hold up an own one behind it.
 static void add_turned_linear(builder *b, const mgl_schedule_op *norm, const mgl_schedule_op *op,
                               const tile_cut *cut) {
   const bool apart = b->program->ops[op->op + 1].kind == MGL_OP_LINEAR_ADD;  // no attend between
@@ -484,16 +488,14 @@ static void add_turned_linear(builder *b, const mgl_schedule_op *norm, const mgl
   for (uint32_t i = 0; i < chains * ROW_OWNERS; i++) {
     ends[i / ROW_OWNERS][i % ROW_OWNERS] = apart ? b->event_count++ : end_event(b);
   }
-  add_turned_norm(b, b->op_count, norm, 0);
-  for (uint32_t chain = 1; chain < chains && !lasts; chain++) {
-    add_turned_norm(b, b->op_count, norm, chain);
-  }
-  add_turned_steps(b, idx, op, cut, 0, ROWS_OF_OWN, ends[0][ROWS_OF_OWN]);
-  for (uint32_t chain = 1; chain < chains; chain++) {
-    if (lasts) {
-      add_turned_norm(b, b->op_count, norm, chain);
-    } else {
+  add_turned_norm(b, b->op_count, norm, 0, 0);
+  for (uint32_t chain = 0; chain < chains; chain++) {
+    const uint32_t first = b->stage_steps;
+    if (chain == 0 || !lasts) {
       add_turned_steps(b, idx, op, cut, chain, ROWS_OF_OWN, ends[chain][ROWS_OF_OWN]);
+    }
+    if (chain + 1 < chains) {
+      add_turned_norm(b, b->op_count, norm, chain + 1, b->stage_steps - first);
     }
   }
   for (uint32_t chain = 0; chain < chains; chain++) {

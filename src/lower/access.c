@@ -235,8 +235,9 @@ static void add_normed_linear(access_list *list, const mgl_schedule_op *s) {
             op->output);
 }
 
-// The tiles of tokens of units [begin, end): of a turned linear the one that they are stages of; of
-// a turned norm those of all ranks among which its own one is, since the others' steps write there.
+// The tiles of tokens of units [begin, end): of a turned linear the one that they are stages of, of
+// a turned rotation those that have the rows; of a turned norm those of all ranks among which its
+// own one is, since the others' steps write there.
 static void set_rows(access_list *list, const mgl_schedule_op *s, uint32_t begin, uint32_t end) {
   const uint32_t tile_tokens = list->schedule->tile_tokens;
   list->row_begin = 0;
@@ -249,6 +250,9 @@ static void set_rows(access_list *list, const mgl_schedule_op *s, uint32_t begin
     const uint32_t units = s->units / (s->rows / tile_tokens / ranks);  // of an own tile
     list->row_begin = begin / units * ranks;
     list->row_end = ((end - 1) / units + 1) * ranks;
+  } else if (s->kind == MGL_OP_KV_WRITE) {
+    list->row_begin = begin / tile_tokens;
+    list->row_end = (end - 1) / tile_tokens + 1;
   } else {
     list->row_begin = begin / (s->units / s->tiles) % (s->rows / tile_tokens);
     list->row_end = list->row_begin + 1;

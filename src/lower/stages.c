@@ -32,10 +32,12 @@ typedef struct builder {
   uint32_t event;        // that this stage's end is; MGL_NO_EVENT: it has none yet
   // What steps wait for, of each chain of token tiles, of the other ranks' and this one's.
   uint32_t ready[MGL_STAGES_CHAINS][ROW_OWNERS];
-  uint32_t splits;        // of the linear whose parts the next norm adds; 1: there are none
-  bool weighed;           // that linear does the norm too
-  bool turned;            // its parts go to the ranks whose rows they are
-  bool rotated;           // qkv_proj does the rotation too
+  uint32_t splits;  // of the linear whose parts the next norm adds; 1: there are none
+  bool weighed;     // that linear does the norm too
+  bool turned;      // its parts go to the ranks whose rows they are
+  bool rotated;     // qkv_proj does the rotation too
+  // The rotation of own rows is done beside so many tiles, qkv_proj's last; 0: it is not.
+  uint32_t beside;
   uint32_t shared_tiles;  // so far
   uint64_t part_bytes;    // most bytes of the sums of a linear's steps
   uint64_t inbox_bytes;   // and of those of all ranks
@@ -466,10 +468,9 @@ static void add_turned_norm(builder *b, uint32_t idx, const mgl_schedule_op *nor
   const uint32_t end = b->event_count;
   b->event_count += 2;  // mgl_stages_others
   for (uint32_t i = 0; i < count; i++) {
-    put_step(b, idx, norm, (b->stage_steps + i) % all,
-             begin + (uint32_t)((uint64_t)units * i / count),
-             begin + (uint32_t)((uint64_t)units * (i + 1) / count), b->ready[chain][ROWS_OF_OWN],
-             end);
+    put_step(
+        b, idx, norm, (b->stage_steps + i) % all, begin + (uint32_t)((uint64_t)units * i / count),
+        begin + (uint32_t)((uint64_t)units * (i + 1) / count), b->ready[chain][ROWS_OF_OWN], end);
   }
   b->ready[chain][ROWS_OF_OWN] = end;
   b->ready[chain][ROWS_OF_OTHERS] = end + 1;
@@ -481,12 +482,15 @@ static void add_turned_norm(builder *b, uint32_t idx, const mgl_schedule_op *nor
 // waited for it would hold up an own one behind it.
 static void add_turned_linear(builder *b, const mgl_schedule_op *norm, const mgl_schedule_op *op,
                               const tile_cut *cut) {
-  const bool apart = b->program->ops[op->op + 1].kind == MGL_OP_LINEAR_ADD;  // no attend between
-  const uint32_t chains = chains_of(b), idx = b->op_count + 1;
+  const bool attends = b->program->ops[op->op + 1].kind != MGL_OP_LINEAR_ADD;
+  const uint32_t chains = chains_of(b), idx = b->op_count + 1, workers = b->options->workers;
+  const uint32_t last = op->tiles * cut->passes % workers;  // tiles of the last round
+  b->beside = attends && 2 * last <= workers ? last : 0;
   const bool lasts = own_tiles_last(b, &b->program->ops[op->op]);
   uint32_t ends[MGL_STAGES_CHAINS][ROW_OWNERS];
   for (uint32_t i = 0; i < chains * ROW_OWNERS; i++) {
-    ends[i / ROW_OWNERS][i % ROW_OWNERS] = apart ? b->event_count++ : end_event(b);
+    ends[i / ROW_OWNERS][i % ROW_OWNERS] =
+        !attends || b->beside > 0 ? b->event_count++ : end_event(b);
   }
   add_turned_norm(b, b->op_count, norm, 0, 0);
   for (uint32_t chain = 0; chain < chains; chain++) {
@@ -566,14 +570,41 @@ static void add_linear(builder *b, const mgl_op *op) {
 
 // --- all of it -----------------------------------------------------------------------------------
 
+// Steps of the rotation of the rows that an owner has, as many of each tile of tokens as `count`
+// workers can share.
+static void add_turned_rotation(builder *b, const mgl_schedule_op *op, row_owner owner,
+                                uint32_t count) {
+  const uint32_t ranks = ranks_of_sums(b), chains = chains_of(b), rows = b->options->tile_tokens;
+  const uint32_t tiles = b->options->tokens / rows, groups = tiles / ranks;
+  const uint32_t owned = owner == ROWS_OF_OWN ? groups : tiles - groups;
+  const uint32_t most = count / owned < rows ? count / owned : rows, steps = most > 0 ? most : 1;
+  for (uint32_t tile = 0; tile < tiles; tile++) {
+    const row_owner is = tile % ranks == 0 ? ROWS_OF_OWN : ROWS_OF_OTHERS;
+    const uint32_t chain = tile / ranks * chains / groups;
+    for (uint32_t i = 0; i < steps && is == owner; i++) {
+      put_step(b, b->op_count, op, b->stage_steps++ % b->options->workers,
+               tile * rows + rows * i / steps, tile * rows + rows * (i + 1) / steps,
+               b->ready[chain][owner], end_event(b));
+    }
+  }
+}
+
 static void add_attend(builder *b, const mgl_op *op) {
   mgl_schedule_op rotation = simple(b, MGL_OP_KV_WRITE, op, b->options->tokens);
   mgl_schedule_op attend = simple(b, MGL_OP_ATTEND, op, b->options->workers);
-  if (!b->rotated) {
+  const uint32_t workers = b->options->workers;
+  if (b->beside > 0) {
+    rotation.flags = MGL_WIDE_TURNED;
+    add_turned_rotation(b, &rotation, ROWS_OF_OWN, workers - b->beside);
+    add_turned_rotation(b, &rotation, ROWS_OF_OTHERS, workers);
+    add_op(b, &rotation);
+    end_stage(b);
+  } else if (!b->rotated) {
     add_spread(b, &rotation);
     end_stage(b);
   }
   b->rotated = false;
+  b->beside = 0;
   add_steps(b, &attend, attend.units);
   end_stage(b);
 }

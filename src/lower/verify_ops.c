@@ -98,6 +98,21 @@ static bool begins_with_turned(const mgl_verifier *v, const mgl_schedule_op *op)
   return before != NULL && mgl_stages_turn(&options, mgl_stages_ranks(v->program, before));
 }
 
+// Whether a rotation follows a linear whose tiles do not all trigger the same event: its steps wait
+// for the tiles that they read, and so are turned as these are.
+static bool rotates_apart(const mgl_verifier *v, uint32_t idx) {
+  const mgl_schedule *s = v->s;
+  uint32_t first = MGL_NO_EVENT;
+  bool apart = false;
+  for (uint32_t i = 0; i < s->step_count && idx > 0; i++) {
+    if (s->steps[i].op == idx - 1) {
+      first = first == MGL_NO_EVENT ? s->steps[i].trigger : first;
+      apart = apart || s->steps[i].trigger != first;
+    }
+  }
+  return apart;
+}
+
 // What an op of stages does besides.
 static mgl_status check_stage_flags(const mgl_verifier *v, uint32_t idx, mgl_error *err) {
   const mgl_schedule_op *op = &v->s->ops[idx];
@@ -109,7 +124,9 @@ static mgl_status check_stage_flags(const mgl_verifier *v, uint32_t idx, mgl_err
   const mgl_stages_options options = options_of(v->s);
   const bool scatters = sums && mgl_stages_turn(&options, ranks);
   const bool over = ranks > 1 && (scatters || op->kind != MGL_OP_RMSNORM);
-  const bool turned = scatters ? of->kind != MGL_OP_LOGITS : begins_with_turned(v, op);
+  const bool turned = scatters                      ? of->kind != MGL_OP_LOGITS
+                      : op->kind == MGL_OP_KV_WRITE ? rotates_apart(v, idx)
+                                                    : begins_with_turned(v, op);
   switch (op->flags & ~(uint32_t)(MGL_WIDE_OVER | MGL_WIDE_SCATTERS | MGL_WIDE_TURNED)) {
     case 0: right = with == NULL; break;
     case MGL_WIDE_GATHERS: right = with == NULL && op->kind == MGL_OP_RMSNORM; break;
@@ -452,6 +469,21 @@ static mgl_status check_launch(const mgl_verifier *v, uint32_t idx, mgl_error *e
                    stage);
 }
 
+// A step of a turned rotation is of one tile of tokens.
+static mgl_status check_rotation(const mgl_verifier *v, uint32_t op, mgl_error *err) {
+  const mgl_schedule_op *o = &v->s->ops[op];
+  const uint32_t rows = v->s->tile_tokens;
+  const bool turned = o->kind == MGL_OP_KV_WRITE && (o->flags & MGL_WIDE_TURNED) != 0;
+  for (uint32_t i = v->op_first[op]; i < v->op_first[op + 1] && turned; i++) {
+    const mgl_numbered_step *n = &v->steps[i];
+    if (n->begin / rows != (n->end - 1) / rows) {
+      return mgl_schedule_wrong(err, "a turned rotation's step must be of one tile of tokens",
+                                n->step, n->end);
+    }
+  }
+  return MGL_OK;
+}
+
 // A step of a turned linear behind a turned norm waits for the end of the norm here, if its tile of
 // tokens is this rank's own, and else for the others' end: both are of the same steps.
 static mgl_status check_turned(const mgl_verifier *v, uint32_t op, mgl_error *err) {
@@ -495,6 +527,7 @@ static mgl_status check_stages(const mgl_verifier *v, mgl_error *err) {
     }
     before = op > 0 && !same ? s->steps[last].trigger : before;
     MGL_TRY(check_turned(v, op, err));
+    MGL_TRY(check_rotation(v, op, err));
     for (uint32_t i = v->op_first[op]; i < v->op_first[op + 1]; i++) {
       const mgl_schedule_step *step = &s->steps[v->steps[i].step];
       const bool turned = (s->ops[op].flags & MGL_WIDE_TURNED) != 0;

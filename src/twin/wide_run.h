@@ -48,8 +48,9 @@
 // one on. A linear_add computes the others' tiles first, so that their parts travel while own tiles
 // are multiplied; the linear behind the norm begins with own tiles, whose x is there as soon as the
 // norm has run here, and so the others' x travels meanwhile. Tiles are halved into chains, where
-// there are enough: what a chain waits for hides behind the other one. The service warp that sends
-// walks the list by itself, so that no worker waits for the link.
+// there are enough: what a chain waits for hides behind the other one. Where qkv_proj's last round
+// leaves half of the workers without a tile, these do rope_kv of own tiles. The service warp that
+// sends walks the list by itself, so that no worker waits for the link.
 //
 // Counters of stages lie twice, and iterations take them in turn: a turn of the planner clears
 // those of the iteration after the one that it begins, which no rank begins before all have taken
@@ -119,7 +120,8 @@ typedef enum mgl_wide_op_flags {
   // linear_add over ranks: each rank adds up the rows of its own tiles of tokens alone, so parts go
   // to that one; and the norm behind it, MGL_WIDE_OVER too: of these rows, for all ranks.
   MGL_WIDE_SCATTERS = 128,
-  // Linears and norms: tiles of tokens are numbered from this rank's own (mgl_wide_turned).
+  // Linears, norms and rope_kv: tiles of tokens are numbered from this rank's own
+  // (mgl_wide_turned). A step of rope_kv is of one tile.
   MGL_WIDE_TURNED = 1 << 16,
 } mgl_wide_op_flags;
 

@@ -209,7 +209,10 @@ static mgl_wide_op bind_op(const mgl_cuda_wide_addresses *a, const mgl_schedule 
       out.op.flags = of->flags;
       break;
     case MGL_OP_KV_WRITE:
-    case MGL_OP_ATTEND: out.with.attention = attention_of(a, s, of->op); break;
+    case MGL_OP_ATTEND:
+      out.with.attention = attention_of(a, s, of->op);
+      out.op.flags = of->flags;
+      break;
     default:
       if (!mgl_op_kind_is_exchange((mgl_op_kind)of->kind)) {  // that only waits
         bind_linear(a, s, of, &out);

@@ -33,10 +33,12 @@ MGL_DEVICE void mgl_wide_run_task(mgl_wide_worker *w, const mgl_wide_slot *slot)
     case MGL_OP_LINEAR_ADD:
     case MGL_OP_GATE_UP:
     case MGL_OP_LOGITS: mgl_wide_task_linear(w, slot); break;
-    case MGL_OP_KV_WRITE:
-      mgl_wide_rope_kv(&slot->with.attention, slot->step.begin,
-                       mgl_wide_least(slot->step.end, w->block->token_count), threadIdx.x);
+    case MGL_OP_KV_WRITE: {
+      const uint32_t by = mgl_wide_turned_by(w, &slot->op, slot->step.begin);
+      mgl_wide_rope_kv(&slot->with.attention, slot->step.begin + by,
+                       mgl_wide_least(slot->step.end + by, w->block->token_count), threadIdx.x);
       break;
+    }
     case MGL_OP_ATTEND: {
       const bool early = mgl_wide_begins_early(slot->op.kind);
       const mgl_attend_gate gate = {early ? &w->block->factored[w->slot] : nullptr, w->parity,

@@ -526,7 +526,12 @@ static bool mutate_op(mgl_schedule *s, mutation how, random_source *source) {
   mgl_schedule_op *op = &s->ops[at];
   switch (how) {
     case MUTATE_SPLITS: add_or_take(&op->splits, source); return true;
-    case MUTATE_FLAGS: op->flags ^= UINT32_C(8) << random_below(source, 3); return true;
+    case MUTATE_FLAGS: {
+      static const uint32_t flags[] = {MGL_WIDE_GATHERS, MGL_WIDE_WEIGHS, MGL_WIDE_ROTATES,
+                                       MGL_WIDE_TURNED};
+      op->flags ^= flags[random_below(source, 4)];
+      return true;
+    }
     case MUTATE_UNITS: add_or_take(&op->units, source); return true;
     case MUTATE_WITH: op->with = op->with == MGL_NO_OP ? 0 : op->with - 1; return true;
     case MUTATE_SWAP_OPS: {
@@ -692,6 +697,7 @@ static void find_mutants_of_models(mutants *m) {
   judge_stages(part, 64, 5, find_mutants, m);
   judge_stages(part, 64, 40, find_mutants, m);
   judge_stages(part, 256, 9, find_mutants, m);
+  judge_stages(part, 256, 7, find_mutants, m);  // the rotation beside qkv_proj's last tile
   mgl_graph_destroy(part);
   mgl_graph_destroy(canonical);
 }

@@ -23,6 +23,15 @@ MGL_DEVICE uint32_t mgl_wide_owner(uint32_t token) {
   return token / MGL_WIDE_TILE_TOKENS % MGL_RANKS;
 }
 
+// How far behind row `number` of an op the row with that turned number is (modulo 2^32).
+MGL_DEVICE uint32_t mgl_wide_turned_by(const mgl_wide_worker *w, const mgl_cuda_op *op,
+                                       uint32_t number) {
+  const uint32_t tile = number / MGL_WIDE_TILE_TOKENS;
+  return MGL_RANKS > 1 && (op->flags & MGL_WIDE_TURNED) != 0
+             ? (mgl_wide_turned(tile, w->block->rank, MGL_RANKS) - tile) * MGL_WIDE_TILE_TOKENS
+             : 0;
+}
+
 // Unit `unit` of a turned norm: of each of this rank's own tiles of tokens all ranges of features,
 // and of these the tile's tokens by eights. eight: a number among those of all tokens.
 struct mgl_wide_own_unit {

@@ -201,6 +201,9 @@ static void add_linear_add(access_list *list, const mgl_schedule_op *s) {
   } else if (s->splits == 1) {
     add_read(list, BUFFER_RESIDUAL, op->inputs[0]);
     add_write(list, BUFFER_RESIDUAL, op->output);
+    if (s->first_shared != MGL_NOT_SHARED) {
+      add_write(list, BUFFER_PARTS, value_of(VALUE_OWN, 0, s->op));
+    }
   } else if ((s->flags & MGL_WIDE_WEIGHS) == 0) {
     add_write(list, BUFFER_PARTS, value_of(VALUE_PARTS, s->splits, s->op));
   } else {

@@ -115,10 +115,10 @@ static void print_op(const mgl_graph *program, const mgl_schedule *s, uint32_t i
   if (op->splits > 1) {
     mgl_text_format(out, ", %" PRIu32 " parts", op->splits);
   }
-  mgl_text_append_string(out,
-                         op->flags == 0 && op->first_shared != MGL_NOT_SHARED && op->splits == 1
-                             ? ", tiles of several steps\n"
-                             : "\n");
+  mgl_text_append_string(out, (op->flags & ~(uint32_t)MGL_WIDE_RESUMES) == 0 &&
+                                      op->first_shared != MGL_NOT_SHARED && op->splits == 1
+                                  ? ", tiles of several steps\n"
+                                  : "\n");
 }
 
 static void print_step(const mgl_schedule *s, uint32_t index, mgl_text *out) {

@@ -75,6 +75,10 @@ uint32_t mgl_stages_others(const mgl_schedule_op *op, uint32_t trigger) {
   return apart ? trigger + 1 : trigger;
 }
 
+uint32_t mgl_stages_resumed_tiles(uint32_t tiles, uint32_t workers) {
+  return tiles < 2 * workers ? tiles : 2 * workers;
+}
+
 uint32_t mgl_stages_gathered_rows(const mgl_stages_options *o) {
   uint32_t rows = ceil_div(o->logit_rows, o->tile_tokens) * o->tile_tokens;
   return rows < o->tokens ? rows : o->tokens;
@@ -172,7 +176,9 @@ static mgl_schedule_op simple(const builder *b, mgl_op_kind kind, const mgl_op *
 
 // How the tiles of a linear become steps.
 typedef struct tile_cut {
-  enum { WHOLE, SPLIT, EVEN } how;
+  // RESUMED: of the first tiles, which the last round is part of, some are two steps of which one
+  // goes on with the other one's sums (MGL_WIDE_RESUMES).
+  enum { WHOLE, SPLIT, EVEN, RESUMED } how;
   uint32_t passes;  // SPLIT: steps of each tile, all of them at once, each a worker's only one
 } tile_cut;
 
@@ -214,13 +220,23 @@ static bool can_rotate(const builder *b, const mgl_op *op) {
   return has_few_tokens(b) && MGL_WIDE_FEATURES % head_dim == 0;
 }
 
+enum { JOIN_STAGES = 16 };  // of k, below which joining steps of a tile costs more than it gains
+
+// Whether tiles of a last round are worth sharing out to all workers, by steps that go on with
+// sums that others have left: where each worker so has less to do by as much as joining needs.
+static bool is_resumed(const builder *b, const mgl_op *op, uint32_t tiles, uint32_t k_stages) {
+  const uint32_t workers = b->options->workers, last = tiles % workers;
+  const bool can = b->options->tile_tokens == MGL_WIDE_MOST_TILE && tiles > workers && last > 0 &&
+                   op->kind != MGL_OP_LOGITS && !has_few_tokens(b) && !has_ranks(b->program);
+  return can && (uint64_t)(workers - last) * k_stages > (uint64_t)workers * JOIN_STAGES;
+}
+
 // Parts of linear_add cost little, since whoever does the norm behind it adds them: as many as
 // there are workers for; and so with qkv_proj and the rotation. Other linears pay for joining two
 // parts of a tile: that is done where half of the workers would have nothing to do, and with few
 // tokens where the last round of tiles would leave most workers without one (docs/log/082).
 static tile_cut cut_of(const builder *b, const mgl_op *op, uint32_t tiles, uint32_t k_stages) {
-  enum { JOIN_STAGES = 16 };  // of k, below which joining costs more than it gains
-  enum { MOST_IDLE = 15 };    // percent of a tile's time
+  enum { MOST_IDLE = 15 };  // percent of a tile's time
   bool joins = k_stages > JOIN_STAGES && op->kind != MGL_OP_LOGITS;
   uint32_t workers = b->options->workers;
   uint32_t most = workers / tiles;
@@ -238,6 +254,9 @@ static tile_cut cut_of(const builder *b, const mgl_op *op, uint32_t tiles, uint3
   }
   uint64_t slots = (uint64_t)ceil_div(tiles, workers) * workers;
   bool idle = slots * 100 > tiles * (UINT64_C(100) + MOST_IDLE);
+  if (is_resumed(b, op, tiles, k_stages)) {
+    return (tile_cut){RESUMED, 1};
+  }
   return (tile_cut){joins && most == 0 && idle && has_few_tokens(b) ? EVEN : WHOLE, 1};
 }
 
@@ -306,9 +325,32 @@ static uint32_t even_cut(const builder *b, uint32_t tiles, uint32_t k_stages, ui
   return k_stages - inside < SNAP ? at + k_stages - inside : at;
 }
 
+// The line of the first tiles, of which each worker has one or two by length, is cut evenly. A
+// worker goes through its length from the end: it begins with a tile's first stages, and ends with
+// the last ones of a tile whose first ones have been the next worker's first step. All that follows
+// are whole rounds.
+static void add_resumed_steps(builder *b, const mgl_schedule_op *op, uint32_t k_stages) {
+  const uint32_t workers = b->options->workers, line = workers + op->tiles % workers;
+  for (uint32_t worker = 0; worker < workers; worker++) {
+    const uint32_t begin = even_cut(b, line, k_stages, worker);
+    for (uint32_t at = even_cut(b, line, k_stages, worker + 1), next = 0; at > begin; at = next) {
+      next = (at - 1) / k_stages * k_stages;
+      next = next > begin ? next : begin;
+      add_step(b, op, worker, next, at);
+    }
+  }
+  for (uint32_t tile = line; tile < op->tiles; tile++) {
+    add_step(b, op, tile % workers, tile * k_stages, (tile + 1) * k_stages);
+  }
+}
+
 static void add_linear_steps(builder *b, const mgl_schedule_op *op, const tile_cut *cut,
                              uint32_t k_stages) {
   const uint32_t workers = b->options->workers, tiles = op->tiles;
+  if (cut->how == RESUMED) {
+    add_resumed_steps(b, op, k_stages);
+    return;
+  }
   if (cut->how == EVEN) {
     for (uint32_t worker = 0; worker < workers; worker++) {
       uint32_t end = even_cut(b, tiles, k_stages, worker + 1);
@@ -355,6 +397,7 @@ static void send_parts(builder *b, const tile_cut *cut, uint32_t ranks, mgl_sche
 static void share_tiles(builder *b, const mgl_op *op, const tile_cut *cut, mgl_schedule_op *out) {
   uint64_t bytes =
       (uint64_t)out->tiles * MGL_WIDE_FEATURES * b->options->tile_tokens * sizeof(float);
+  uint32_t shared = out->tiles;
   const uint32_t ranks = mgl_stages_ranks(b->program, op);
   if (ranks > 1) {
     out->flags = MGL_WIDE_OVER;
@@ -381,9 +424,14 @@ static void share_tiles(builder *b, const mgl_op *op, const tile_cut *cut, mgl_s
     out->with = (uint32_t)(attend_behind(b, op) - b->program->ops);
     bytes *= cut->passes;
   }
+  if (cut->how == RESUMED) {
+    out->flags = MGL_WIDE_RESUMES;
+    shared = mgl_stages_resumed_tiles(out->tiles, b->options->workers);
+    bytes = (uint64_t)shared * MGL_WIDE_FEATURES * b->options->tile_tokens * sizeof(float);
+  }
   if (cut->passes > 1 || cut->how == EVEN || out->flags != 0) {
     out->first_shared = b->shared_tiles;
-    b->shared_tiles += out->tiles;
+    b->shared_tiles += shared;
     b->part_bytes = bytes > b->part_bytes ? bytes : b->part_bytes;
   }
 }

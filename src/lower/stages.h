@@ -28,6 +28,9 @@ bool mgl_stages_turn(const mgl_stages_options *options, uint32_t ranks);
 // MGL_NO_EVENT: none. That of a turned norm is the one behind: what is there for own tiles at once
 // is there for the others' later.
 uint32_t mgl_stages_others(const mgl_schedule_op *op, uint32_t trigger);
+// Of a linear of so many tiles with MGL_WIDE_RESUMES, those that may have two steps, and so have
+// counters and room for sums: the first ones, two a worker.
+uint32_t mgl_stages_resumed_tiles(uint32_t tiles, uint32_t workers);
 // Tokens of the tiles, `most` or fewer, with which the linears of a graph of so many tokens take
 // the least time.
 uint32_t mgl_stages_tile_tokens(const mgl_graph *program, uint32_t tokens, uint32_t most,

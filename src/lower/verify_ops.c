@@ -127,7 +127,12 @@ static mgl_status check_stage_flags(const mgl_verifier *v, uint32_t idx, mgl_err
   const bool turned = scatters                      ? of->kind != MGL_OP_LOGITS
                       : op->kind == MGL_OP_KV_WRITE ? rotates_apart(v, idx)
                                                     : begins_with_turned(v, op);
-  switch (op->flags & ~(uint32_t)(MGL_WIDE_OVER | MGL_WIDE_SCATTERS | MGL_WIDE_TURNED)) {
+  const bool resumes = (op->flags & MGL_WIDE_RESUMES) != 0;
+  const bool may_resume = op->kind == (uint32_t)of->kind && mgl_op_is_linear(of) &&
+                          of->kind != MGL_OP_LOGITS && op->splits == 1 &&
+                          v->s->tile_tokens == MGL_WIDE_MOST_TILE && ranks == 1 && !turned;
+  switch (op->flags &
+          ~(uint32_t)(MGL_WIDE_OVER | MGL_WIDE_SCATTERS | MGL_WIDE_TURNED | MGL_WIDE_RESUMES)) {
     case 0: right = with == NULL; break;
     case MGL_WIDE_GATHERS: right = with == NULL && op->kind == MGL_OP_RMSNORM; break;
     case MGL_WIDE_WEIGHS:
@@ -145,11 +150,18 @@ static mgl_status check_stage_flags(const mgl_verifier *v, uint32_t idx, mgl_err
   right = right && gathers == ((op->flags & MGL_WIDE_GATHERS) != 0) &&
           over == ((op->flags & MGL_WIDE_OVER) != 0) &&
           scatters == ((op->flags & MGL_WIDE_SCATTERS) != 0) &&
-          turned == ((op->flags & MGL_WIDE_TURNED) != 0) && op->splits >= 1 &&
-          op->splits <= most_splits(v, op);
+          turned == ((op->flags & MGL_WIDE_TURNED) != 0) && (!resumes || may_resume) &&
+          (!resumes || with == NULL) && op->splits >= 1 && op->splits <= most_splits(v, op);
   return right ? MGL_OK
                : mgl_schedule_wrong(err, "an op of a stage has flags that its kind has no use for",
                                     idx, op->flags);
+}
+
+// Counters of a linear's tiles that several steps make, if it has any.
+static uint32_t counters_of(const mgl_verifier *v, const mgl_schedule_op *op) {
+  return (op->flags & MGL_WIDE_RESUMES) != 0
+             ? mgl_stages_resumed_tiles(op->tiles, v->s->worker_count)
+             : op->tiles;
 }
 
 // A linear that leaves sums must have room for them.
@@ -174,13 +186,16 @@ static mgl_status check_parts(const mgl_verifier *v, uint32_t idx, mgl_error *er
       of->kind == MGL_OP_LINEAR_ADD
           ? op->splits * mgl_stages_stream_bytes(s->tokens, features)
           : (uint64_t)op->splits * op->tiles * MGL_WIDE_FEATURES * s->tile_tokens * sizeof(float);
+  if ((op->flags & MGL_WIDE_RESUMES) != 0) {
+    bytes = (uint64_t)counters_of(v, op) * MGL_WIDE_FEATURES * s->tile_tokens * sizeof(float);
+  }
   bool leaves = op->first_shared != MGL_NOT_SHARED || op->splits > 1 ||
                 (op->flags & ~(uint32_t)MGL_WIDE_TURNED) != 0;
   if (!leaves) {
     return MGL_OK;
   }
   return op->first_shared != MGL_NOT_SHARED && op->first_shared <= s->shared_tiles &&
-                 op->tiles <= s->shared_tiles - op->first_shared && bytes <= s->part_bytes
+                 counters_of(v, op) <= s->shared_tiles - op->first_shared && bytes <= s->part_bytes
              ? MGL_OK
              : mgl_schedule_wrong(err,
                                   "a linear's steps must have counters and room for their sums",
@@ -355,8 +370,9 @@ static bool is_first_of_stage(const mgl_verifier *v, uint32_t step_idx) {
 }
 
 // The steps of a tile, [from, to) by number. Who waits for the others: of a tile whose sums are
-// joined the step with the first units, else all of them or none. Who is waited for must be its
-// worker's first step, which nothing keeps from running.
+// joined the step with the first units, or, if it goes on with them, the one with the last units;
+// else all of them or none. Who is waited for must be its worker's first step, which nothing keeps
+// from running.
 static mgl_status check_tile(const mgl_verifier *v, uint32_t op_idx, uint32_t from, uint32_t to,
                              mgl_error *err) {
   const mgl_schedule_op *op = &v->s->ops[op_idx];
@@ -364,6 +380,10 @@ static mgl_status check_tile(const mgl_verifier *v, uint32_t op_idx, uint32_t fr
   bool all_wait = (op->flags & (MGL_WIDE_WEIGHS | MGL_WIDE_ROTATES)) != 0;
   bool sends = (op->flags & MGL_WIDE_OVER) != 0 && !all_wait;
   bool summed_later = sends || (op->splits > 1 && !all_wait);
+  const bool resumes = (op->flags & MGL_WIDE_RESUMES) != 0;
+  if (resumes && to - from > 1 && v->steps[from].begin / per_tile >= counters_of(v, op)) {
+    return mgl_schedule_wrong(err, "sums to go on with must have room", op_idx, from);
+  }
   if (all_wait || summed_later ? to - from != op->splits : to - from > MGL_STAGES_JOINED) {
     return mgl_schedule_wrong(err, "a tile must have as many steps as its sums are added of",
                               op_idx, to - from);
@@ -378,7 +398,7 @@ static mgl_status check_tile(const mgl_verifier *v, uint32_t op_idx, uint32_t fr
         n->begin - tile * per_tile != per_tile * (i - from) / op->splits) {
       return mgl_schedule_wrong(err, "the splits of a tile must be equal", op_idx, n->begin);
     }
-    bool is_awaited = !summed_later && to - from > 1 && (all_wait || i > from);
+    bool is_awaited = !summed_later && to - from > 1 && (all_wait || (i > from) != resumes);
     if (is_awaited && !is_first_of_stage(v, n->step)) {
       return mgl_schedule_wrong(
           err, "who is waited for in a tile must be its worker's first step of the stage", op_idx,
@@ -404,7 +424,7 @@ static mgl_status check_tiles(const mgl_verifier *v, mgl_error *err) {
         return mgl_schedule_wrong(err, "two ops must not share counters of tiles", op,
                                   o->first_shared);
       }
-      shared = o->first_shared + o->tiles;
+      shared = o->first_shared + counters_of(v, o);
     }
     uint32_t per_tile = o->units / o->tiles;
     for (uint32_t from = v->op_first[op], to = from; from < v->op_first[op + 1]; from = to) {

@@ -123,6 +123,9 @@ typedef enum mgl_wide_op_flags {
   // Linears, norms and rope_kv: tiles of tokens are numbered from this rank's own
   // (mgl_wide_turned). A step of rope_kv is of one tile.
   MGL_WIDE_TURNED = 1 << 16,
+  // Linears: of a tile of two steps the one with the first stages leaves its sums, and the other
+  // one goes on with them, so that they are to the bit those of one step.
+  MGL_WIDE_RESUMES = 1 << 17,
 } mgl_wide_op_flags;
 
 // Why a launch ended early.

@@ -528,8 +528,8 @@ static bool mutate_op(mgl_schedule *s, mutation how, random_source *source) {
     case MUTATE_SPLITS: add_or_take(&op->splits, source); return true;
     case MUTATE_FLAGS: {
       static const uint32_t flags[] = {MGL_WIDE_GATHERS, MGL_WIDE_WEIGHS, MGL_WIDE_ROTATES,
-                                       MGL_WIDE_TURNED};
-      op->flags ^= flags[random_below(source, 4)];
+                                       MGL_WIDE_TURNED, MGL_WIDE_RESUMES};
+      op->flags ^= flags[random_below(source, 5)];
       return true;
     }
     case MUTATE_UNITS: add_or_take(&op->units, source); return true;
@@ -682,6 +682,7 @@ static void find_mutants_of_models(mutants *m) {
     judge_stages(program, 64, 5, find_mutants, m);
     judge_stages(program, 64, 40, find_mutants, m);
     judge_stages(program, 256, 9, find_mutants, m);
+    judge_stages(program, 512, 3, find_mutants, m);  // tiles that two steps share
     judge_kernels(program, 2, 9, false, find_mutants, m);
     judge_kernels(program, 2, 9, true, find_mutants, m);
     mgl_graph_destroy(program);

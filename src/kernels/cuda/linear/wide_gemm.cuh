@@ -58,8 +58,9 @@ MGL_DEVICE void mgl_wide_release(const mgl_wide_worker *w, uint32_t at) {
 }
 
 // The products of a tile over `count` columns of k, at least one: while a group of products runs,
-// the weights of the next column are taken.
-MGL_DEVICE void mgl_wide_multiply(mgl_wide_worker *w, uint32_t count, float (&d)[MGL_WIDE_SUMS]) {
+// the weights of the next column are taken. add: 1: d has the sums of the columns before.
+MGL_DEVICE void mgl_wide_multiply(mgl_wide_worker *w, uint32_t count, uint32_t add,
+                                  float (&d)[MGL_WIDE_SUMS]) {
   constexpr uint32_t columns = MGL_WIDE_COLUMNS, last = columns - 1;
   static_assert(columns == 1 || columns == 2, "columns of odd number are the last of their stages");
   uint32_t even[16];
@@ -68,7 +69,7 @@ MGL_DEVICE void mgl_wide_multiply(mgl_wide_worker *w, uint32_t count, float (&d)
   const uint32_t first = w->stage;
   w->stage += (count + last) / columns;
   mgl_wide_take_weights(w, first, 0, even);
-  mgl_wide_issue(w, first, 0, d, even, 0);
+  mgl_wide_issue(w, first, 0, d, even, add);
   for (; at + 1 < count; at += 2) {
     const uint32_t stage = first + at / columns, next = first + (at + 1) / columns;
     mgl_wide_take_weights(w, stage, last, odd);

@@ -169,7 +169,8 @@ MGL_DEVICE void mgl_wide_exchange(const mgl_wide_worker *w, float (&d)[MGL_WIDE_
 
 // The products of a tile over `count` stages of MGL_WIDE_K, at least one, of which the first
 // MGL_MMA_AHEAD halves have been asked for.
-MGL_DEVICE void mgl_wide_multiply(mgl_wide_worker *w, uint32_t count, float (&d)[MGL_WIDE_SUMS]) {
+MGL_DEVICE void mgl_wide_multiply(mgl_wide_worker *w, uint32_t count, uint32_t,
+                                  float (&d)[MGL_WIDE_SUMS]) {
   const mgl_wide_operands operands = mgl_wide_operands_of(w);
   const uint32_t stages = count * 2;
 #pragma unroll

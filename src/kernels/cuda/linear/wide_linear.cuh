@@ -424,6 +424,24 @@ MGL_DEVICE void mgl_wide_add_sums(mgl_wide_worker *w, const mgl_wide_slot *slot,
   }
 }
 
+// What the task with the tile's first stages has left.
+MGL_DEVICE void mgl_wide_take_sums(mgl_wide_worker *w, const mgl_wide_slot *slot,
+                                   const mgl_wide_tile *tile, float (&d)[MGL_WIDE_SUMS]) {
+  const float4 *parts = mgl_wide_part_at(w, slot, tile->number);
+  mgl_wide_await(w, slot, tile, 1);
+#pragma unroll
+  for (int i = 0; i < MGL_WIDE_SUMS / 4; i++) {
+    if (i % 8 == 0 && i * 8 >= tile->tokens) {
+      return;
+    }
+    const float4 part = __ldcg(parts + i * MGL_WIDE_CONSUMERS);
+    d[4 * i] = part.x;
+    d[4 * i + 1] = part.y;
+    d[4 * i + 2] = part.z;
+    d[4 * i + 3] = part.w;
+  }
+}
+
 // Units of eight tokens of a tile that all of its splits finish together: this warp's are
 // first, first + MGL_WIDE_CONSUMER_WARPS * passes, ...
 MGL_DEVICE uint32_t mgl_wide_first_unit(const mgl_wide_worker *w, const mgl_wide_slot *slot,
@@ -590,14 +608,15 @@ MGL_DEVICE void mgl_wide_finish_rotated(mgl_wide_worker *w, const mgl_wide_slot 
   }
 }
 
-// The products of the tile, by the packing of its weights.
+// The products of the tile, by the packing of its weights. resumes: d has sums to go on with.
 template <int P>
 MGL_DEVICE void mgl_wide_multiply_packed(mgl_wide_worker *w, const mgl_wide_slot *slot,
-                                         const mgl_wide_tile *tile, float (&d)[MGL_WIDE_SUMS]) {
+                                         const mgl_wide_tile *tile, bool resumes,
+                                         float (&d)[MGL_WIDE_SUMS]) {
 #if MGL_TARGET_WGMMA && MGL_PACKINGS > 1
   if constexpr (P + 1 < MGL_PACKING_MX4) {  // which dense matrices have not
     if (mgl_op_packing(&slot->op) != P) {
-      mgl_wide_multiply_packed<P + 1>(w, slot, tile, d);
+      mgl_wide_multiply_packed<P + 1>(w, slot, tile, resumes, d);
       return;
     }
   }
@@ -608,7 +627,7 @@ MGL_DEVICE void mgl_wide_multiply_packed(mgl_wide_worker *w, const mgl_wide_slot
     return;
   }
 #endif
-  mgl_wide_multiply(w, tile->stages, d);
+  mgl_wide_multiply(w, tile->stages, resumes ? 1 : 0, d);
 }
 
 MGL_DEVICE void mgl_wide_linear(mgl_wide_worker *w, const mgl_wide_slot *slot,
@@ -618,7 +637,12 @@ MGL_DEVICE void mgl_wide_linear(mgl_wide_worker *w, const mgl_wide_slot *slot,
   for (int i = 0; i < MGL_WIDE_SUMS; i++) {  // else they are taken to be alive between tasks
     asm volatile("mov.f32 %0, 0f00000000;" : "=f"(d[i]));
   }
-  mgl_wide_multiply_packed<MGL_PACKING_BF16>(w, slot, tile, d);
+  const bool cut = !MGL_WIDE_FEW && (slot->op.flags & MGL_WIDE_RESUMES) != 0;
+  const bool resumes = MGL_TARGET_WGMMA && cut && tile->first_stage != 0;
+  if (resumes) {
+    mgl_wide_take_sums(w, slot, tile, d);
+  }
+  mgl_wide_multiply_packed<MGL_PACKING_BF16>(w, slot, tile, resumes, d);
   if (slot->op.kind == MGL_OP_LINEAR_ADD && (slot->op.passes > 1 || mgl_wide_is_over(&slot->op))) {
     mgl_wide_finish_part(w, slot, tile, d);
     if ((slot->op.flags & MGL_WIDE_WEIGHS) != 0) {
@@ -631,7 +655,7 @@ MGL_DEVICE void mgl_wide_linear(mgl_wide_worker *w, const mgl_wide_slot *slot,
     mgl_wide_finish_rotated(w, slot, tile);
     return;
   }
-  const bool leaves = tile->first_stage != 0;
+  const bool leaves = !tile->whole && cut == (tile->first_stage == 0);
   if (w->warp == 0 && w->lane == 0) {
     w->block->writes[w->slot] = leaves ? 0 : 1;
   }
@@ -640,7 +664,7 @@ MGL_DEVICE void mgl_wide_linear(mgl_wide_worker *w, const mgl_wide_slot *slot,
     mgl_wide_arrive(w, slot, tile);
     return;
   }
-  if (!tile->whole) {
+  if (!tile->whole && !resumes) {
     mgl_wide_add_sums(w, slot, tile, d);
   }
   if (slot->op.norm != nullptr) {

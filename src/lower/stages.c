@@ -505,14 +505,17 @@ static void add_turned_sums(builder *b, const mgl_schedule_op *op, const tile_cu
 }
 
 // The norm of a chain's own rows: they are ready here at its end, others when the others' ends are
-// here. before: steps of the tiles that stand between the norm of the chain before and this one; it
-// is the work of those workers that have fewer of them than the others.
+// here. before: steps of k_stages that stand between the norm of the chain before and this one. The
+// norm is the work of those workers that have fewer of them than the others, if it takes them no
+// longer than such a step: a unit takes a warp as long as some two stages of k (docs/log/289).
 static void add_turned_norm(builder *b, uint32_t idx, const mgl_schedule_op *norm, uint32_t chain,
-                            uint32_t before) {
+                            uint32_t before, uint32_t k_stages) {
+  enum { UNIT_STAGES = 2 };
   const uint32_t chains = chains_of(b), all = b->options->workers;
-  const uint32_t workers = all - before % all;
+  const uint32_t fewer = all - before % all;
   const uint32_t begin = norm->units / chains * chain, units = norm->units / chains;
-  const uint32_t count = units < workers ? units : workers;
+  const bool fits = ceil_div(units, fewer * MGL_WIDE_CONSUMER_WARPS) * UNIT_STAGES <= k_stages;
+  const uint32_t workers = fits ? fewer : all, count = units < workers ? units : workers;
   const uint32_t end = b->event_count;
   b->event_count += 2;  // mgl_stages_others
   for (uint32_t i = 0; i < count; i++) {
@@ -540,14 +543,15 @@ static void add_turned_linear(builder *b, const mgl_schedule_op *norm, const mgl
     ends[i / ROW_OWNERS][i % ROW_OWNERS] =
         !attends || b->beside > 0 ? b->event_count++ : end_event(b);
   }
-  add_turned_norm(b, b->op_count, norm, 0, 0);
+  add_turned_norm(b, b->op_count, norm, 0, 0, 0);
   for (uint32_t chain = 0; chain < chains; chain++) {
     const uint32_t first = b->stage_steps;
     if (chain == 0 || !lasts) {
       add_turned_steps(b, idx, op, cut, chain, ROWS_OF_OWN, ends[chain][ROWS_OF_OWN]);
     }
     if (chain + 1 < chains) {
-      add_turned_norm(b, b->op_count, norm, chain + 1, b->stage_steps - first);
+      add_turned_norm(b, b->op_count, norm, chain + 1, b->stage_steps - first,
+                      op->units / op->tiles / cut->passes);
     }
   }
   for (uint32_t chain = 0; chain < chains; chain++) {

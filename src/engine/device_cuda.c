@@ -15,7 +15,7 @@
 #include "engine/engine_parts.h"
 #include "engine/sampler.h"
 #include "lower/packed.h"
-#include "lower/stages.h"
+#include "lower/choose.h"
 #include "twin/wide_items.h"
 
 enum {
@@ -46,9 +46,15 @@ static mgl_status cuda_open(const mgl_build *build, void **out, mgl_error *err) 
 }
 
 // Whether the kernels of large iterations have all ops of a fused program: of those that fused
-// tasks cover, they lack experts, windows, sinks, some biases, and custom ops.
+// tasks cover, they lack windows, sinks, biases of sums and of experts, experts of codes, and custom
+// ops.
 static bool has_stages(const mgl_graph *fused) {
-  return mgl_stages_cover(fused) && mgl_cuda_custom_find(fused) == NULL;
+  return mgl_stages_run(fused, true) && mgl_cuda_custom_find(fused) == NULL;
+}
+
+// The portable ones.
+static bool has_portable_stages(const mgl_graph *fused) {
+  return mgl_stages_run(fused, false) && mgl_cuda_custom_find(fused) == NULL;
 }
 
 // Whether mode full and its like have: they lack windows, sinks, biases of sums, and custom ops.
@@ -73,15 +79,13 @@ static bool will_have(const mgl_graph *program, bool (*has)(const mgl_graph *fus
   return it_has;
 }
 
-// Codes have no portable kernels for large iterations.
 static void cuda_defaults(const void *model, const mgl_build *build, const mgl_graph *program,
                           mgl_device_defaults *out) {
   (void)build;
   const cuda_model *m = model;
   const bool wgmma = m->options.device->kernels == MGL_CUDA_KERNELS_WGMMA;
-  bool codes = wgmma || !mgl_packed_has_codes(program);
-  bool large = m->options.device->sm_count <= MGL_WIDE_MAX_WORKERS && codes &&
-               will_have(program, has_stages);
+  bool large = m->options.device->sm_count <= MGL_WIDE_MAX_WORKERS &&
+               will_have(program, wgmma ? has_stages : has_portable_stages);
   *out = (mgl_device_defaults){
       .where = "this GPU",
       .iteration_tokens = large ? USUAL_LARGE_ITERATION_TOKENS : USUAL_ITERATION_TOKENS,

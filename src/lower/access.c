@@ -29,6 +29,11 @@ typedef enum stage_buffer {
   BUFFER_PARTS,
   BUFFER_INBOX,  // of exchanges of even number, and
   BUFFER_INBOX_ODD,
+  BUFFER_ROUTER,
+  BUFFER_ROUTES,
+  BUFFER_SORTED,
+  BUFFER_LISTS,
+  BUFFER_SLOT_SUMS,
   BUFFER_COUNT,
 } stage_buffer;
 
@@ -46,6 +51,11 @@ static const char *const stage_names[BUFFER_COUNT] = {
     [BUFFER_PARTS] = "parts",
     [BUFFER_INBOX] = "inbox of even exchanges",
     [BUFFER_INBOX_ODD] = "inbox of odd exchanges",
+    [BUFFER_ROUTER] = "router's logits",
+    [BUFFER_ROUTES] = "routes",
+    [BUFFER_SORTED] = "rows sorted by expert",
+    [BUFFER_LISTS] = "lists of sorted rows",
+    [BUFFER_SLOT_SUMS] = "sums of slots",
 };
 
 // Values are tensors of the program, and what stages make beside them, of an op.
@@ -55,6 +65,9 @@ typedef enum value_kind {
   VALUE_ROTATED,  // queries of attend
   VALUE_PARTS,    // of the sums of a linear_add; `splits` of them
   VALUE_OWN,      // what the steps of an op leave for each other
+  VALUE_ROUTES,   // of experts_up: routes, and how many rows of each unit have each expert
+  VALUE_SORTED,   // of experts_up: x and lists
+  VALUE_SLOTS,    // of experts_down: what is added
 } value_kind;
 
 static uint64_t value_of(value_kind kind, uint32_t splits, uint32_t index) {
@@ -234,8 +247,46 @@ static void add_normed_linear(access_list *list, const mgl_schedule_op *s) {
   add_write(list,
             op->kind == MGL_OP_QKV_PROJ  ? BUFFER_QKV
             : op->kind == MGL_OP_GATE_UP ? BUFFER_GATED
+            : op->kind == MGL_OP_ROUTER  ? BUFFER_ROUTER
                                          : BUFFER_LOGITS,
             op->output);
+}
+
+// An op of experts, or a part of it.
+static void add_experts(access_list *list, const mgl_schedule_op *s) {
+  const mgl_op *op = &list->program->ops[s->op];
+  const bool up = op->kind == MGL_OP_EXPERTS_UP;
+  const uint32_t of_up = index_of(list, up ? op : producer_of(list->program, op->inputs[1]));
+  const uint64_t routes = value_of(VALUE_ROUTES, 0, of_up);
+  const uint64_t sorted = value_of(VALUE_SORTED, 0, of_up);
+  const uint64_t slots = value_of(VALUE_SLOTS, 0, s->op);
+  if (s->kind == MGL_OP_ROUTE && (s->flags & MGL_WIDE_GATHERS) == 0) {
+    add_read(list, BUFFER_ROUTER, mgl_op_input(op, MGL_ROLE_ROUTER));
+    add_write(list, BUFFER_ROUTES, routes);
+    return;
+  }
+  if (s->kind == MGL_OP_ROUTE) {
+    const mgl_op *router = mgl_stages_router_of(list->program, op);
+    const uint64_t norm = value_of(VALUE_NORM, 0, index_of(list, router));
+    add_read(list, BUFFER_ROUTES, routes);
+    add_read(list, BUFFER_X, norm);
+    add_read(list, BUFFER_SQUARES, norm);
+    add_write(list, BUFFER_SORTED, sorted);
+    add_write(list, BUFFER_LISTS, sorted);
+    return;
+  }
+  add_read(list, BUFFER_LISTS, sorted);
+  if (s->kind == MGL_OP_ADD) {
+    add_read(list, BUFFER_SLOT_SUMS, slots);
+    add_read(list, BUFFER_RESIDUAL, op->inputs[0]);
+    add_write(list, BUFFER_RESIDUAL, op->output);
+  } else if (up) {
+    add_read(list, BUFFER_SORTED, sorted);
+    add_write(list, BUFFER_GATED, op->output);
+  } else {
+    add_read(list, BUFFER_GATED, op->inputs[1]);
+    add_write(list, BUFFER_SLOT_SUMS, slots);
+  }
 }
 
 // The tiles of tokens of units [begin, end): of a turned linear the one that they are stages of, of
@@ -283,6 +334,10 @@ static void add_stage_op(access_list *list, const mgl_schedule_op *s) {
       add_write(list, BUFFER_ATTENDED, op->output);
       break;
     case MGL_OP_LINEAR_ADD: add_linear_add(list, s); break;
+    case MGL_OP_ROUTE:
+    case MGL_OP_EXPERTS_UP:
+    case MGL_OP_EXPERTS_DOWN:
+    case MGL_OP_ADD: add_experts(list, s); break;
     default: add_normed_linear(list, s); break;
   }
 }

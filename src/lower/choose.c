@@ -71,16 +71,19 @@ static mgl_status lower_graph(const mgl_graph *program, const mgl_iteration_opti
   return status;
 }
 
-// Whether there are kernels for large iterations: the portable ones have none for codes.
-static bool has_stages(const mgl_graph *program, bool few) {
-  return mgl_stages_cover(program) && (few || !mgl_packed_has_codes(program));
+bool mgl_stages_run(const mgl_graph *program, bool few) {
+  bool experts = false;
+  for (size_t i = 0; i < program->op_count; i++) {
+    experts = experts || mgl_stages_mixture_of(program, &program->ops[i]).experts != 0;
+  }
+  return mgl_stages_cover(program) && (few || !(experts || mgl_packed_has_codes(program)));
 }
 
 mgl_status mgl_lower_iteration(const mgl_graph *program, const mgl_iteration_options *options,
                                mgl_schedule **out, mgl_error *err) {
   const mgl_compile_options *compile = &options->compile;
   bool cuda = compile->target == MGL_TARGET_CUDA;
-  if (cuda && !options->kernels && !has_stages(program, options->few)) {
+  if (cuda && !options->kernels && !mgl_stages_run(program, options->few)) {
     return compile->tokens <= MGL_CUDA_MAX_TOKENS
                ? lower_graph(program, options, out, err)
                : mgl_error_set(err, MGL_ERR_UNSUPPORTED,

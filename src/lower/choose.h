@@ -34,6 +34,10 @@ enum {
 // other (docs/log/105). step_bytes: of its weights; few: there are tiles of 64 and 128 tokens.
 uint32_t mgl_narrow_tokens(const mgl_graph *program, uint64_t step_bytes, bool few);
 
+// Whether large iterations of a program that mgl_fuse_ops_cuda made have kernels: the portable ones
+// have none for codes and experts.
+bool mgl_stages_run(const mgl_graph *program, bool few);
+
 // Tokens of the graph of stages number `graph`, and the number of the one for so many tokens.
 uint32_t mgl_stages_graph_tokens(bool few, uint32_t graph);
 uint32_t mgl_stages_graph_for(bool few, uint32_t tokens);

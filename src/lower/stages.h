@@ -13,9 +13,18 @@ enum {
   MGL_STAGES_CHAINS = 2,      // halves of the tokens, where tiles are turned
 };
 
-// Whether stages have kernels for all ops of a program that mgl_fuse_ops_cuda made: not for those
-// of mixtures.
+// Whether stages have kernels for all ops of a program that mgl_fuse_ops_cuda made.
 bool mgl_stages_cover(const mgl_graph *program);
+
+// Of an op of experts; experts 0: it is none.
+typedef struct mgl_stages_mixture {
+  uint32_t experts, slots;
+  uint32_t features;    // of an expert
+  uint32_t row_blocks;  // of the op's matrices, of one expert
+} mgl_stages_mixture;
+mgl_stages_mixture mgl_stages_mixture_of(const mgl_graph *program, const mgl_op *op);
+// The router whose logits an op of experts reads, or NULL.
+const mgl_op *mgl_stages_router_of(const mgl_graph *program, const mgl_op *op);
 
 // Bytes of the residual stream of so many tokens, and of each part of a linear's sums in its form.
 uint64_t mgl_stages_stream_bytes(uint32_t tokens, uint32_t hidden);

@@ -42,6 +42,22 @@ static uint32_t ranks_of(const mgl_verifier *v, const mgl_schedule_op *op) {
   return has ? mgl_stages_ranks(v->program, linear) : 1;
 }
 
+// Tiles of a linear of stages.
+static uint32_t tiles_of(const mgl_verifier *v, const mgl_schedule_op *op, uint32_t rows) {
+  const mgl_schedule *s = v->s;
+  const mgl_op *of = &v->program->ops[op->op];
+  const mgl_packed_matrices m = mgl_packed_matrices_of(v->program, of);
+  const mgl_stages_mixture mixture = mgl_stages_mixture_of(v->program, of);
+  if (op->kind != (uint32_t)of->kind || m.count == 0) {
+    return 0;
+  }
+  if (mixture.experts == 0) {
+    return ceil_div(m.row_blocks, MGL_WIDE_FEATURE_BLOCKS) * (rows / s->tile_tokens);
+  }
+  return ceil_div(mixture.row_blocks, MGL_WIDE_FEATURE_BLOCKS) *
+         mgl_wide_most_tiles(s->tokens, mixture.experts, mixture.slots, s->tile_tokens);
+}
+
 // Units of an op of stages, by its own numbers (twin/wide_run.h).
 static mgl_status check_stage_units(const mgl_verifier *v, uint32_t idx, mgl_error *err) {
   const mgl_schedule *s = v->s;
@@ -50,13 +66,17 @@ static mgl_status check_stage_units(const mgl_verifier *v, uint32_t idx, mgl_err
   mgl_packed_matrices m = mgl_packed_matrices_of(v->program, &v->program->ops[op->op]);
   bool gathers = v->program->ops[op->op].kind == MGL_OP_LOGITS;
   uint32_t rows = gathers ? mgl_stages_gathered_rows(&options) : s->tokens;
-  uint32_t tiles = ceil_div(m.row_blocks, MGL_WIDE_FEATURE_BLOCKS) * (rows / s->tile_tokens);
+  const uint32_t tiles = tiles_of(v, op, rows);
+  const mgl_op *of = &v->program->ops[op->op];
+  const uint32_t row = (uint32_t)mgl_tensor_row_elements(&v->program->tensors[of->output]);
   uint32_t units = 0;
   switch (op->kind) {
     case MGL_OP_EMBED: units = s->tokens / 8; break;
     case MGL_OP_ROPE_ANGLES:
     case MGL_OP_KV_WRITE: units = s->tokens; break;
     case MGL_OP_ATTEND: units = s->worker_count; break;
+    case MGL_OP_ROUTE: units = s->tokens / MGL_WIDE_ROUTED; break;
+    case MGL_OP_ADD: units = s->tokens / 8 * ceil_div(row, MGL_WIDE_NORM_RANGE); break;
     case MGL_OP_RMSNORM:
       units = rows / 8 * ceil_div(m.k, MGL_WIDE_NORM_RANGE);
       units /= (op->flags & MGL_WIDE_TURNED) != 0 ? ranks_of(v, op) : 1;
@@ -70,8 +90,7 @@ static mgl_status check_stage_units(const mgl_verifier *v, uint32_t idx, mgl_err
     return mgl_schedule_wrong(err, "an op of a stage must have the rows and units of its kind", idx,
                               op->units);
   }
-  if (op->tiles !=
-      (op->kind == MGL_OP_RMSNORM || !mgl_op_is_linear(&v->program->ops[op->op]) ? 0 : tiles)) {
+  if (op->tiles != tiles) {
     return mgl_schedule_wrong(err, "a linear must have the tiles of its result", idx, op->tiles);
   }
   return MGL_OK;
@@ -134,7 +153,9 @@ static mgl_status check_stage_flags(const mgl_verifier *v, uint32_t idx, mgl_err
   switch (op->flags &
           ~(uint32_t)(MGL_WIDE_OVER | MGL_WIDE_SCATTERS | MGL_WIDE_TURNED | MGL_WIDE_RESUMES)) {
     case 0: right = with == NULL; break;
-    case MGL_WIDE_GATHERS: right = with == NULL && op->kind == MGL_OP_RMSNORM; break;
+    case MGL_WIDE_GATHERS:
+      right = with == NULL && (op->kind == MGL_OP_RMSNORM || op->kind == MGL_OP_ROUTE);
+      break;
     case MGL_WIDE_WEIGHS:
       right = op->kind == MGL_OP_LINEAR_ADD && op->splits > 1 && with != NULL &&
               with->inputs[0] == of->output && with->kind != MGL_OP_LOGITS;
@@ -146,8 +167,11 @@ static mgl_status check_stage_flags(const mgl_verifier *v, uint32_t idx, mgl_err
       break;
     default: break;
   }
-  bool gathers = op->kind == MGL_OP_RMSNORM && of->kind == MGL_OP_LOGITS;
-  right = right && gathers == ((op->flags & MGL_WIDE_GATHERS) != 0) &&
+  const bool has_gathers = (op->flags & MGL_WIDE_GATHERS) != 0;
+  const bool gathers = op->kind == MGL_OP_ROUTE
+                           ? has_gathers  // one of two does; what the other one leaves, it reads
+                           : op->kind == MGL_OP_RMSNORM && of->kind == MGL_OP_LOGITS;
+  right = right && gathers == has_gathers &&
           over == ((op->flags & MGL_WIDE_OVER) != 0) &&
           scatters == ((op->flags & MGL_WIDE_SCATTERS) != 0) &&
           turned == ((op->flags & MGL_WIDE_TURNED) != 0) && (!resumes || may_resume) &&
@@ -210,19 +234,22 @@ static mgl_status check_stage_op(const mgl_verifier *v, uint32_t idx, mgl_error 
                    ? linear || kind == MGL_OP_EMBED || kind == MGL_OP_ROPE_ANGLES ||
                          kind == MGL_OP_ATTEND || mgl_op_kind_is_exchange(kind)
                    : (op->kind == MGL_OP_RMSNORM && linear && kind != MGL_OP_LINEAR_ADD) ||
-                         (op->kind == MGL_OP_KV_WRITE && kind == MGL_OP_ATTEND);
+                         (op->kind == MGL_OP_KV_WRITE && kind == MGL_OP_ATTEND) ||
+                         (op->kind == MGL_OP_ROUTE && kind == MGL_OP_EXPERTS_UP) ||
+                         (op->kind == MGL_OP_ADD && kind == MGL_OP_EXPERTS_DOWN);
   if (!known) {
     return mgl_schedule_wrong(err, "an op of a stage must be of a kind that its op has", idx,
                               op->kind);
   }
   MGL_TRY(check_stage_units(v, idx, err));
   MGL_TRY(check_stage_flags(v, idx, err));
-  if (op->kind == (uint32_t)kind && linear) {
+  const bool experts = mgl_stages_mixture_of(v->program, &v->program->ops[op->op]).experts != 0;
+  if (op->kind == (uint32_t)kind && linear && !experts) {
     return check_parts(v, idx, err);
   }
   return op->first_shared == MGL_NOT_SHARED
              ? MGL_OK
-             : mgl_schedule_wrong(err, "only linears have counters of tiles", idx,
+             : mgl_schedule_wrong(err, "only linears of all rows have counters of tiles", idx,
                                   op->first_shared);
 }
 

@@ -62,6 +62,7 @@
 
 #include "twin/device_run.h"
 #include "twin/wide_attention.h"
+#include "twin/wide_experts.h"
 #include "twin/wide_items.h"
 
 enum {
@@ -80,6 +81,7 @@ enum {
   MGL_WIDE_MOST_TILE = 256,
   MGL_WIDE_TILES = 3,              // 64, 128 and 256
   MGL_WIDE_MOST_CODED_TILE = 128,  // of programs with weights of codes (linear/wide_codes.cuh)
+  MGL_WIDE_MOST_EXPERTS_TILE = 128,  // and with experts, of each of which few rows have one
 #ifdef MGL_WIDE_TILE
   MGL_WIDE_TILE_TOKENS = MGL_WIDE_TILE,
 #else
@@ -113,7 +115,8 @@ enum {
 };
 
 typedef enum mgl_wide_op_flags {
-  MGL_WIDE_GATHERS = 8,   // rmsnorm: of the rows whose logits are wanted, else of all
+  // rmsnorm: of the rows whose logits are wanted, else of all; route: copies rows (wide_experts.h)
+  MGL_WIDE_GATHERS = 8,
   MGL_WIDE_WEIGHS = 16,   // linear_add: with the norm behind it
   MGL_WIDE_ROTATES = 32,  // qkv_proj: with rope_kv
   MGL_WIDE_OVER = 64,     // linear_add and logits over several ranks: what they make goes to all
@@ -152,6 +155,7 @@ typedef struct mgl_wide_op {
     mgl_wide_attention attention;  // of rope_kv (kind kv_write), attend and MGL_WIDE_ROTATES
     mgl_cuda_op norm;              // of MGL_WIDE_WEIGHS
     mgl_wide_over over;            // of logits with MGL_WIDE_OVER
+    mgl_wide_experts experts;      // of route, experts_up and _down, and add
   } with;
   // Linears with tiles of several tasks have these: how many tasks have left their sums, 0 before
   // the launch; and the sums, MGL_WIDE_TILE_SUMS floats for every split of each tile, or for the

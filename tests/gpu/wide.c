@@ -10,6 +10,7 @@
 #include "device/cuda/cuda_program_parts.h"
 #include "gpu/gpu_bench.h"
 #include "gpu/gpu_twin.h"
+#include "lower/stages.h"
 
 enum {
   TOKENS = 2048,
@@ -396,8 +397,11 @@ static double linear_flop(const mgl_cuda_program *p) {
   for (size_t i = 0; i < p->program->op_count; i++) {
     const mgl_op *op = &p->program->ops[i];
     mgl_packed_matrices m = mgl_packed_matrices_of(p->program, op);
+    const mgl_stages_mixture mixture = mgl_stages_mixture_of(p->program, op);
+    const uint32_t rows_dim = mixture.experts != 0 ? 1 : 0;
+    const double slots = mixture.experts != 0 ? mixture.slots : 1;
     for (uint32_t j = 0; j < m.count && op->kind != MGL_OP_LOGITS; j++) {
-      flop += 2.0 * m.k * p->program->tensors[op->inputs[m.first + j]].dims[0].number;
+      flop += 2.0 * slots * m.k * p->program->tensors[op->inputs[m.first + j]].dims[rows_dim].number;
     }
   }
   return flop;
@@ -434,9 +438,11 @@ static void print_stages(const wide_sides *s, uint32_t graph) {
   const mgl_cuda_wide_graph *g = &p->wide.layout.graphs[graph];
   uint64_t *began = gpu_must_alloc(g->stage_count, sizeof *began);
   mgl_wide_op *ops = gpu_must_alloc(g->op_count, sizeof *ops);
-  double sums[8] = {0};
-  static const char *const names[8] = {"embed",  "norm", "qkv",     "rope_kv",
-                                       "attend", "o",    "gate_up", "down"};
+  enum { EMBED, NORM, QKV, ROTATION, ATTEND, O, GATE_UP, DOWN, ROUTER, ROUTE, SORT, UP, DOWNS, ADD, KINDS };
+  double sums[KINDS] = {0};
+  static const char *const names[KINDS] = {"embed", "norm", "qkv",    "rope_kv", "attend",
+                                           "o",     "gate_up", "down", "router",  "route",
+                                           "sort",  "experts_up", "experts_down", "add"};
   mgl_cu_ptr block = p->memory[MGL_CUDA_MEMORY_WIDE];
   gpu_must(mgl_cuda_check(&p->device->driver,
                           p->device->driver.copy_to_host(began, block + p->wide.layout.stage_ns,
@@ -451,21 +457,30 @@ static void print_stages(const wide_sides *s, uint32_t graph) {
   // Op 0 and 1 share stage 0; the last stage is the logits'.
   for (uint32_t i = 0; i + 1 < g->stage_count; i++) {
     uint32_t kind = ops[i + 1].op.kind;
-    uint32_t at = i == 0                            ? 0
-                  : kind == MGL_OP_RMSNORM          ? 1
-                  : kind == MGL_OP_QKV_PROJ         ? 2
-                  : kind == MGL_OP_KV_WRITE         ? 3
-                  : kind == MGL_OP_ATTEND           ? 4
-                  : kind == MGL_OP_GATE_UP          ? 6
-                  : ops[i].op.kind == MGL_OP_ATTEND ? 5
-                                                    : 7;
+    bool gathers = (ops[i + 1].op.flags & MGL_WIDE_GATHERS) != 0;
+    uint32_t at = i == 0                            ? EMBED
+                  : kind == MGL_OP_RMSNORM          ? NORM
+                  : kind == MGL_OP_QKV_PROJ         ? QKV
+                  : kind == MGL_OP_KV_WRITE         ? ROTATION
+                  : kind == MGL_OP_ATTEND           ? ATTEND
+                  : kind == MGL_OP_GATE_UP          ? GATE_UP
+                  : kind == MGL_OP_ROUTER           ? ROUTER
+                  : kind == MGL_OP_ROUTE            ? (gathers ? SORT : ROUTE)
+                  : kind == MGL_OP_EXPERTS_UP       ? UP
+                  : kind == MGL_OP_EXPERTS_DOWN     ? DOWNS
+                  : kind == MGL_OP_ADD              ? ADD
+                  : ops[i].op.kind == MGL_OP_ATTEND ? O
+                                                    : DOWN;
     sums[at] += (double)(began[i + 1] - began[i]) / 1e3;
   }
   mgl_cuda_program_info info = mgl_cuda_program_describe(p);
   printf("us a layer:");
-  for (int i = 1; i < 8; i++) {
-    printf(" %s %.1f%s", names[i], sums[i] / info.layer_count, i == 7 ? "\n" : ",");
+  for (int i = NORM; i < KINDS; i++) {
+    if (sums[i] > 0) {
+      printf(" %s %.1f", names[i], sums[i] / info.layer_count);
+    }
   }
+  printf("\n");
   mgl_free(began);
   mgl_free(ops);
 }
@@ -598,5 +613,6 @@ void gpu_wide_run(gpu_bench *bench, int count, char **arguments) {
     check_model(bench, "tiny");
     check_model(bench, "wide");
     check_model(bench, "bias");
+    check_model(bench, "experts");
   }
 }

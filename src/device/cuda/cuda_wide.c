@@ -150,6 +150,7 @@ static void place_linear(const mgl_cuda_wide_addresses *a, const mgl_op *op, mgl
   switch (op->kind) {
     case MGL_OP_QKV_PROJ: to = wide->qkv; break;
     case MGL_OP_GATE_UP: to = wide->gated; break;
+    case MGL_OP_ROUTER: to = wide->router; break;
     case MGL_OP_LOGITS: to = wide->logits, from = wide->gathered; break;
     default:
       to = out->passes > 1 ? wide->parts : wide->residual;
@@ -198,6 +199,55 @@ static void bind_linear(const mgl_cuda_wide_addresses *a, const mgl_schedule *s,
   out->op.bias = op->kind == MGL_OP_QKV_PROJ ? vector_at(a, a->layout->extras[of->op]) : NULL;
 }
 
+// --- experts -------------------------------------------------------------------------------------
+
+static mgl_wide_experts experts_of(const mgl_cuda_wide_addresses *a, const mgl_schedule *s,
+                                   const mgl_stages_mixture *m) {
+  const mgl_cuda_wide_layout *wide = a->wide;
+  return (mgl_wide_experts){
+      .routes = block_at(a, wide->routes),
+      .counts = block_at(a, wide->counts),
+      .places = block_at(a, wide->places),
+      .tiles = block_at(a, wide->tiles),
+      .rows = block_at(a, wide->slot_rows),
+      .squares = block_at(a, wide->squares),
+      .most_tiles = mgl_wide_most_tiles(s->tokens, m->experts, m->slots, s->tile_tokens),
+      .sorted_rows = mgl_wide_sorted_rows(s->tokens, m->experts, m->slots)};
+}
+
+// Of an op of experts that it computes, or a part of it.
+static void bind_experts(const mgl_cuda_wide_addresses *a, const mgl_schedule *s,
+                         const mgl_schedule_op *of, mgl_wide_op *out) {
+  const mgl_cuda_wide_layout *wide = a->wide;
+  const mgl_op *op = &a->program->ops[of->op];
+  const mgl_packed_matrices matrices = mgl_packed_matrices_of(a->program, op);
+  const mgl_stages_mixture m = mgl_stages_mixture_of(a->program, op);
+  const uint32_t row = (uint32_t)mgl_tensor_row_elements(&a->program->tensors[op->output]);
+  out->with.experts = experts_of(a, s, &m);
+  out->op.flags = of->flags | mgl_packed_flags(&matrices);
+  out->op.k = matrices.k;
+  out->op.k_padded = matrices.k_padded;
+  out->op.n = op->kind == MGL_OP_EXPERTS_UP ? m.features : row;
+  switch (of->kind) {
+    case MGL_OP_ROUTE:
+      out->op.eps = (float)op->attrs[MGL_ATTR_EPS];
+      out->op.x = block_at(a, (of->flags & MGL_WIDE_GATHERS) != 0 ? wide->x : wide->router);
+      out->op.out = block_at(a, wide->sorted);
+      return;
+    case MGL_OP_ADD:
+      out->op.x = block_at(a, wide->slot_sums);
+      out->op.out = block_at(a, wide->residual);
+      return;
+    default: break;
+  }
+  const bool up = op->kind == MGL_OP_EXPERTS_UP;
+  out->op.tokens = out->with.experts.sorted_rows;
+  out->op.x = block_at(a, up ? wide->sorted : wide->gated);
+  out->op.out = block_at(a, up ? wide->gated : wide->slot_sums);
+  out->op.weights =
+      mgl_cuda_pointer(a->base[MGL_CUDA_MEMORY_WEIGHTS] + a->layout->matrices[of->op]);
+}
+
 static mgl_wide_op bind_op(const mgl_cuda_wide_addresses *a, const mgl_schedule *s,
                            const mgl_schedule_op *of) {
   mgl_wide_op out = {.op = {.kind = of->kind, .tokens = s->tokens, .passes = of->splits}};
@@ -213,6 +263,10 @@ static mgl_wide_op bind_op(const mgl_cuda_wide_addresses *a, const mgl_schedule 
       out.with.attention = attention_of(a, s, of->op);
       out.op.flags = of->flags;
       break;
+    case MGL_OP_ROUTE:
+    case MGL_OP_EXPERTS_UP:
+    case MGL_OP_EXPERTS_DOWN:
+    case MGL_OP_ADD: bind_experts(a, s, of, &out); break;
     default:
       if (!mgl_op_kind_is_exchange((mgl_op_kind)of->kind)) {  // that only waits
         bind_linear(a, s, of, &out);
@@ -405,6 +459,34 @@ void mgl_cuda_wide_pack(const mgl_cuda_wide_value *value, const float *from, siz
 
 // --- memory --------------------------------------------------------------------------------------
 
+// Of all mixtures of a program, which have as many experts and slots (cuda_layout.c).
+static void lay_out_experts(const mgl_graph *program, uint64_t *gated, mgl_cuda_wide_layout *out) {
+  const uint32_t tokens = out->graphs[out->graph_count - 1].tokens;
+  for (size_t i = 0; i < program->op_count; i++) {
+    const mgl_stages_mixture m = mgl_stages_mixture_of(program, &program->ops[i]);
+    if (m.experts == 0) {
+      continue;
+    }
+    const uint32_t hidden = padded(widest(program, MGL_OP_EMBED));
+    const uint64_t slots = (uint64_t)tokens * m.slots;
+    const uint32_t rows = mgl_wide_sorted_rows(tokens, m.experts, m.slots);
+    const uint32_t tiles = mgl_wide_most_tiles(tokens, m.experts, m.slots, MGL_WIDE_LEAST_TILE);
+    *gated = mgl_wide_x_bytes(rows, padded(m.features));
+    out->router = mgl_cuda_take(&out->bytes, (uint64_t)tokens * m.experts * sizeof(float));
+    out->sorted = mgl_cuda_take(&out->bytes, mgl_wide_x_bytes(rows, hidden));
+    out->slot_sums = mgl_cuda_take(&out->bytes, (uint64_t)rows * hidden * sizeof(mgl_bf16));
+    out->routes = mgl_cuda_take(&out->bytes, slots * sizeof(mgl_wide_route));
+    out->counts = mgl_cuda_take(
+        &out->bytes, (uint64_t)tokens / MGL_WIDE_ROUTED * m.experts * sizeof(uint32_t));
+    out->places = mgl_cuda_take(&out->bytes, slots * sizeof(uint32_t));
+    out->tiles = mgl_cuda_take(&out->bytes, (uint64_t)tiles * sizeof(mgl_wide_expert_tile));
+    // Behind the last row the factors of a whole tile are read.
+    out->slot_rows = mgl_cuda_take(
+        &out->bytes, ((uint64_t)rows + MGL_WIDE_MOST_EXPERTS_TILE) * sizeof(mgl_wide_slot_row));
+    return;
+  }
+}
+
 static void lay_out_activations(const mgl_graph *program, const mgl_cuda_model *model,
                                 uint64_t part_bytes, uint32_t gathered, mgl_cuda_wide_layout *out) {
   const mgl_cuda_wide_sizes *sizes = &out->sizes;
@@ -419,8 +501,10 @@ static void lay_out_activations(const mgl_graph *program, const mgl_cuda_model *
   out->qkv = mgl_cuda_take(&out->bytes, (uint64_t)tokens * widest(program, MGL_OP_QKV_PROJ) * 2);
   out->q = mgl_cuda_take(&out->bytes, (uint64_t)tokens * heads * 2);
   out->attended = mgl_cuda_take(&out->bytes, mgl_wide_x_bytes(tokens, padded(heads)));
-  out->gated =
-      mgl_cuda_take(&out->bytes, mgl_wide_x_bytes(tokens, padded(widest(program, MGL_OP_GATE_UP))));
+  uint64_t gated = mgl_wide_x_bytes(tokens, padded(widest(program, MGL_OP_GATE_UP)));
+  uint64_t of_experts = 0;
+  lay_out_experts(program, &of_experts, out);
+  out->gated = mgl_cuda_take(&out->bytes, of_experts > gated ? of_experts : gated);
   out->gathered = mgl_cuda_take(&out->bytes, mgl_wide_x_bytes(gathered, padded(hidden)));
   out->logits = mgl_cuda_take(&out->bytes, logit_rows * model->vocab * sizeof(float));
   out->angles = mgl_cuda_take(&out->bytes, (uint64_t)tokens * model->head_dim * sizeof(float));

@@ -6,6 +6,7 @@
 #include "kernels/cuda/roles/wide_ranks.cuh"
 #include "kernels/cuda/roles/wide_worker.cuh"
 #include "kernels/cuda/roles/wide_worker_mma.cuh"
+#include "kernels/cuda/small/wide_experts.cuh"
 #include "kernels/cuda/small/wide_rope_kv.cuh"
 #include "kernels/cuda/small/wide_tasks.cuh"
 #include "twin/wide_run.h"
@@ -28,7 +29,16 @@ static __device__ int mgl_ask_next_plan(mgl_protocol *, uint64_t) {
 // A task. All of them in one function: one with an ABI gets no more registers than service warps
 // have.
 MGL_DEVICE void mgl_wide_run_task(mgl_wide_worker *w, const mgl_wide_slot *slot) {
-  switch (slot->op.kind) {
+  uint32_t kind = slot->op.kind;
+  if constexpr (MGL_WIDE_EXPERTS) {
+    if (kind == MGL_OP_ROUTE || kind == MGL_OP_ADD) {
+      mgl_wide_task_experts(w, slot);
+      return;
+    }
+    // One call: of two loops of products the compiler lets all products wait (C7512).
+    kind = kind == MGL_OP_ROUTER || mgl_wide_is_of_experts(kind) ? (uint32_t)MGL_OP_LOGITS : kind;
+  }
+  switch (kind) {
     case MGL_OP_QKV_PROJ:
     case MGL_OP_LINEAR_ADD:
     case MGL_OP_GATE_UP:

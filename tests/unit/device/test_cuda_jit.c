@@ -390,6 +390,16 @@ static void the_wide_class_of_codes_compiles(void **state) {
   }
 }
 
+// Experts besides, in kernels of few tokens a tile.
+static void the_wide_class_of_experts_compiles(void **state) {
+  (void)state;
+  mgl_cuda_shape of_experts = shape;
+  of_experts.experts = (mgl_cuda_experts){
+      .count = 128, .slots = 8, .features = 768, .width = 2048, .renormalise = true, .scale = 1};
+  for_shape("kernels/cuda/wide_64.cu", &of_experts, check_wide_64);
+  for_shape("kernels/cuda/wide_128.cu", &of_experts, check_wide_128);
+}
+
 // Of several ranks, whose fourth service warp has no more registers than the others.
 static void the_wide_class_of_ranks_compiles(void **state) {
   (void)state;
@@ -589,6 +599,7 @@ int main(void) {
       cmocka_unit_test(plain_kernels_compile_for_all_architectures),
       cmocka_unit_test(the_wide_class_compiles_for_all_architectures),
       cmocka_unit_test(the_wide_class_of_codes_compiles),
+      cmocka_unit_test(the_wide_class_of_experts_compiles),
       cmocka_unit_test(the_wide_class_of_ranks_compiles),
       cmocka_unit_test(a_broken_request_is_explained),
       cmocka_unit_test(resources_are_read_from_a_log),

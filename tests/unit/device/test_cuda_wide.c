@@ -323,6 +323,95 @@ static void every_unit_is_one_task(void **state) {
   assert_true(even > 0);
 }
 
+// The ops of a layer's experts hand on what they leave, in memory of their own, and there is a step
+// for every tile that there can be.
+static void experts_hand_on_what_they_leave(void **state) {
+  (void)state;
+  enum { EXPERTS = 24, SLOTS = 8, FEATURES = 128, HIDDEN = 1024 };
+  static const char json[] =
+      "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"model_type\":\"qwen3_moe\","
+      "\"vocab_size\":1000,\"hidden_size\":1024,\"intermediate_size\":640,"
+      "\"moe_intermediate_size\":128,\"num_experts\":24,\"num_experts_per_tok\":8,"
+      "\"norm_topk_prob\":true,\"decoder_sparse_step\":1,\"mlp_only_layers\":[],"
+      "\"num_hidden_layers\":1,\"num_attention_heads\":8,\"num_key_value_heads\":2,"
+      "\"head_dim\":64,\"max_position_embeddings\":16384,\"rms_norm_eps\":1e-6,"
+      "\"rope_theta\":10000,\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\","
+      "\"hidden_act\":\"silu\"}";
+  const mgl_cuda_wide_sizes sizes = {.tokens = 2048,
+                                     .sequences = 8,
+                                     .logit_rows = 8,
+                                     .pages_per_sequence = STRIDE,
+                                     .workers = WORKERS,
+                                     .few = true};
+  world w;
+  open_world(&w, json, &sizes);
+  for (uint32_t graph = 0; graph < w.wide.graph_count; graph++) {
+    const mgl_cuda_wide_graph *g = &w.wide.graphs[graph];
+    mgl_wide_op *ops = mgl_alloc_zeroed(g->op_count, sizeof *ops);
+    mgl_cuda_step *steps = mgl_alloc_zeroed(g->step_count, sizeof *steps);
+    uint32_t start[WORKERS + 1];
+    assert_int_equal(
+        mgl_cuda_wide_make_graph(
+            &w.addresses, graph, (mgl_cuda_wide_range){0, UINT32_MAX},
+            &(mgl_cuda_wide_lists){.ops = ops, .steps = steps, .step_start = start}, NULL),
+        MGL_OK);
+    uint32_t at = 0;
+    while (ops[at].op.kind != MGL_OP_ROUTER) {
+      at++;
+    }
+    const mgl_wide_op *router = &ops[at], *route = router + 1, *sort = router + 2;
+    const mgl_wide_op *up = router + 3, *down = router + 4, *add = router + 5;
+    assert_int_equal(route->op.kind, MGL_OP_ROUTE);
+    assert_ptr_equal(route->op.x, router->op.out);
+    assert_int_equal(sort->op.flags & MGL_WIDE_GATHERS, MGL_WIDE_GATHERS);
+    assert_ptr_equal(sort->op.x, router->op.x);
+    assert_ptr_equal(up->op.x, sort->op.out);
+    assert_ptr_equal(down->op.x, up->op.out);
+    assert_ptr_equal(add->op.x, down->op.out);
+    assert_int_equal(add->op.kind, MGL_OP_ADD);
+    const uint32_t tiles = g->tokens * SLOTS / g->tile_tokens + EXPERTS;
+    const uint32_t sorted = g->tokens * SLOTS + 8 * EXPERTS;
+    for (const mgl_wide_op *op = route; op <= add; op++) {
+      assert_memory_equal(&op->with.experts, &route->with.experts, sizeof op->with.experts);
+    }
+    assert_int_equal(up->with.experts.most_tiles, tiles);
+    assert_int_equal(up->op.tokens, sorted);
+    uint32_t counts[2] = {0, 0};
+    for (uint32_t i = 0; i < g->step_count; i++) {
+      counts[0] += steps[i].op == at + 3 ? 1 : 0;
+      counts[1] += steps[i].op == at + 4 ? 1 : 0;
+    }
+    assert_int_equal(counts[0], tiles * (FEATURES / 64));
+    assert_int_equal(counts[1], tiles * (HIDDEN / 128));
+    // Each in its place, with room for what it has.
+    const mgl_wide_experts *e = &up->with.experts;
+    const struct {
+      const void *at;
+      uint64_t bytes;
+    } places[] = {{router->op.out, (uint64_t)g->tokens * EXPERTS * sizeof(float)},
+                  {sort->op.out, mgl_wide_x_bytes(sorted, HIDDEN)},
+                  {up->op.out, mgl_wide_x_bytes(sorted, FEATURES)},
+                  {down->op.out, (uint64_t)sorted * HIDDEN * 2},
+                  {e->routes, (uint64_t)g->tokens * SLOTS * sizeof *e->routes},
+                  {e->counts, (uint64_t)g->tokens / MGL_WIDE_ROUTED * EXPERTS * sizeof *e->counts},
+                  {e->places, (uint64_t)g->tokens * SLOTS * sizeof *e->places},
+                  {e->tiles, (uint64_t)tiles * sizeof *e->tiles},
+                  {e->rows, (uint64_t)(sorted + g->tile_tokens) * sizeof *e->rows}};
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+      const uint64_t begin = (uint64_t)(uintptr_t)places[i].at;
+      assert_true(begin >= w.addresses.block &&
+                  begin + places[i].bytes <= w.addresses.block + w.wide.bytes);
+      for (size_t j = 0; j < i; j++) {
+        const uint64_t other = (uint64_t)(uintptr_t)places[j].at;
+        assert_true(begin >= other + places[j].bytes || other >= begin + places[i].bytes);
+      }
+    }
+    mgl_free(ops);
+    mgl_free(steps);
+  }
+  close_world(&w);
+}
+
 // A linear that leaves parts, and the norm behind it, mean the same ones.
 static void parts_are_added(void **state) {
   (void)state;
@@ -590,6 +679,7 @@ static void ranks_meet_in_inboxes(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_unit_is_one_task),
+      cmocka_unit_test(experts_hand_on_what_they_leave),
       cmocka_unit_test(parts_are_added),
       cmocka_unit_test(ranks_meet_in_inboxes),
       cmocka_unit_test(the_image_says_what_the_plan_says),

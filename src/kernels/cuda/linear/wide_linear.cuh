@@ -189,6 +189,59 @@ MGL_DEVICE void mgl_wide_finish_rows(mgl_wide_worker *w, const mgl_wide_slot *sl
   }
 }
 
+// The router's logits, f32 rows.
+MGL_DEVICE void mgl_wide_finish_router(const mgl_wide_worker *w, const mgl_wide_slot *slot,
+                                       const mgl_wide_tile *tile, const float (&d)[MGL_WIDE_SUMS]) {
+  const uint32_t feature = (tile->first_block + w->warp) * MGL_CUDA_BLOCK_ROWS + w->lane / 4;
+  float *out = (float *)slot->op.out + feature;
+#pragma unroll
+  for (int i = 0; i < MGL_WIDE_TILE_TOKENS / 4; i++) {
+    const uint32_t in_tile = i / 2 * 8 + w->lane % 4 * 2 + i % 2;
+    const uint64_t at = (uint64_t)(tile->token + in_tile) * slot->op.n;
+    if (in_tile < tile->tokens && feature < slot->op.n) {
+      out[at] = d[i / 2 * 4 + i % 2];
+    }
+    if (in_tile < tile->tokens && feature + 8 < slot->op.n) {
+      out[at + 8] = d[i / 2 * 4 + i % 2 + 2];
+    }
+  }
+}
+
+// What experts_down makes of sorted rows, bf16: a warpgroup's 64 features of half of the tile's
+// tokens at a time through shared memory. Behind the tile's rows are those of the next expert.
+MGL_DEVICE void mgl_wide_finish_slots(mgl_wide_worker *w, const mgl_wide_slot *slot,
+                                      const mgl_wide_tile *tile, const float (&d)[MGL_WIDE_SUMS]) {
+  constexpr int tokens = MGL_WIDE_TILE_TOKENS / 2;
+  const uint32_t group = w->warp / 4, thread = w->warp % 4 * 32 + w->lane;
+  const uint32_t base = mgl_shared_address(w->staged) + group * (MGL_WIDE_STAGED_BYTES / 2);
+  const uint32_t column = tile->first_block * MGL_CUDA_BLOCK_ROWS + group * 64 + thread % 8 * 8;
+  mgl_wide_wait_staged(w);
+#pragma unroll
+  for (int first = 0; first < MGL_WIDE_TILE_TOKENS; first += tokens) {
+    if (first >= tile->tokens) {
+      return;
+    }
+    mgl_sync_wide_group(group);
+#pragma unroll
+    for (int j = 0; j < tokens / 16; j++) {
+      const float *sum = d + (first / 8 + 2 * j) * 4;
+      const uint32_t words[4] = {mgl_pack_bf16(sum[0], sum[1]), mgl_pack_bf16(sum[2], sum[3]),
+                                 mgl_pack_bf16(sum[4], sum[5]), mgl_pack_bf16(sum[6], sum[7])};
+      mgl_wide_store_words(base + j * (16 * 128), w->warp % 4 * 2, w->lane, words);
+    }
+    mgl_sync_wide_group(group);
+#pragma unroll
+    for (int i = 0; i < tokens / 16; i++) {
+      const uint32_t token = i * 16 + thread / 8;
+      const uint4 v = mgl_load_shared(base + token * 128 + (thread % 8 ^ token % 8) * 16);
+      if (column < slot->op.n && first + token < tile->tokens) {
+        const uint64_t at = (uint64_t)(tile->token + first + token) * slot->op.n + column;
+        *(uint4 *)((uint16_t *)slot->op.out + at) = v;
+      }
+    }
+  }
+}
+
 // A logit into the rows of all ranks; of one rank, into its own.
 MGL_DEVICE void mgl_wide_put_logit(const mgl_wide_worker *w, const mgl_wide_slot *slot,
                                    uint32_t token, uint32_t feature, float value) {
@@ -348,6 +401,21 @@ MGL_DEVICE void mgl_wide_apply_factors(const mgl_wide_worker *w, float (&d)[MGL_
     d[4 * j + 1] *= factor.y;
     d[4 * j + 2] *= factor.x;
     d[4 * j + 3] *= factor.y;
+  }
+}
+
+// The same of experts_up, whose factors the rows' tokens have; up is weighed by the rows' slots.
+MGL_DEVICE void mgl_wide_apply_slot_rows(const mgl_wide_worker *w, float (&d)[MGL_WIDE_SUMS]) {
+  mgl_mbarrier_wait(&w->block->factored[w->slot], w->parity);
+  const float2 *factors = (const float2 *)w->block->factors[w->slot] + w->lane % 4;
+  const float2 *weights = (const float2 *)w->block->weights[w->slot] + w->lane % 4;
+#pragma unroll
+  for (int j = 0; j < MGL_WIDE_TILE_TOKENS / 8; j++) {
+    const float2 factor = factors[4 * j], weight = weights[4 * j];
+    d[4 * j] *= factor.x;
+    d[4 * j + 1] *= factor.y;
+    d[4 * j + 2] *= factor.x * weight.x;
+    d[4 * j + 3] *= factor.y * weight.y;
   }
 }
 
@@ -630,6 +698,20 @@ MGL_DEVICE void mgl_wide_multiply_packed(mgl_wide_worker *w, const mgl_wide_slot
   mgl_wide_multiply(w, tile->stages, resumes ? 1 : 0, d);
 }
 
+// Of linears that mixtures have; else false.
+MGL_DEVICE bool mgl_wide_finish_mixture(mgl_wide_worker *w, const mgl_wide_slot *slot,
+                                        const mgl_wide_tile *tile, float (&d)[MGL_WIDE_SUMS]) {
+  switch (slot->op.kind) {
+    case MGL_OP_ROUTER: mgl_wide_finish_router(w, slot, tile, d); return true;
+    case MGL_OP_EXPERTS_UP:
+      mgl_wide_apply_slot_rows(w, d);
+      mgl_wide_finish_gated(w, tile, d);
+      return true;
+    case MGL_OP_EXPERTS_DOWN: mgl_wide_finish_slots(w, slot, tile, d); return true;
+    default: return false;
+  }
+}
+
 MGL_DEVICE void mgl_wide_linear(mgl_wide_worker *w, const mgl_wide_slot *slot,
                                 const mgl_wide_tile *tile) {
   float d[MGL_WIDE_SUMS];
@@ -669,6 +751,11 @@ MGL_DEVICE void mgl_wide_linear(mgl_wide_worker *w, const mgl_wide_slot *slot,
   }
   if (slot->op.norm != nullptr) {
     mgl_wide_apply_factors(w, d);
+  }
+  if constexpr (MGL_WIDE_EXPERTS) {
+    if (mgl_wide_finish_mixture(w, slot, tile, d)) {
+      return;
+    }
   }
   switch (slot->op.kind) {
     case MGL_OP_QKV_PROJ: mgl_wide_finish_rows(w, slot, tile, d); break;

@@ -15,6 +15,7 @@
 #ifndef MGL_KERNELS_CUDA_ROLES_WIDE_WORKER_CUH
 #define MGL_KERNELS_CUDA_ROLES_WIDE_WORKER_CUH
 
+#include "kernels/cuda/common/experts.cuh"
 #include "kernels/cuda/common/page_stream.cuh"
 #include "kernels/cuda/common/worker.cuh"
 #include "twin/wide_layout.h"
@@ -38,6 +39,8 @@ enum {
   MGL_WIDE_PACE = MGL_WIDE_FEW ? 2000 : 0,
   MGL_WIDE_AHEAD_COLUMNS = MGL_WIDE_FEW ? 4 : 0,
   MGL_WIDE_AHEAD_PAGES = MGL_WIDE_FEW ? 1 : 0,  // of keys and values, for each warp
+  // Kernels of the largest tiles have no experts (lower/stages.c), nor has the portable one.
+  MGL_WIDE_EXPERTS = MGL_HAS_EXPERTS && MGL_WIDE_FEW && MGL_TARGET_WGMMA,
   MGL_WIDE_BARRIER_CONSUMERS = 1,
   MGL_WIDE_BARRIER_GROUP = 2,  // and 3: of a warpgroup of consumers
 };
@@ -71,6 +74,9 @@ struct mgl_wide_block {
   volatile uint32_t writes[MGL_WIDE_SLOTS];  // 1: the task has a result; 0: it only left its sums
   float __align__(16)
       factors[MGL_WIDE_SLOTS][MGL_WIDE_TILE_TOKENS];  // of the norm before, by token of the tile
+  // Of experts_up and _down, by the producer, and of the first the weights of the tile's rows.
+  mgl_wide_expert_tile expert_tiles[MGL_WIDE_SLOTS];
+  float __align__(16) weights[MGL_WIDE_SLOTS][MGL_WIDE_EXPERTS ? MGL_WIDE_TILE_TOKENS : 4];
 };
 
 static_assert(sizeof(mgl_wide_block) <= MGL_WIDE_BLOCK_BYTES, "it has its place");
@@ -207,13 +213,43 @@ struct mgl_wide_tile {
   uint32_t number;               // among the op's tiles
   uint32_t first_stage, stages;  // of k
   bool whole;                    // all stages of k
+  uint32_t blocks_before;        // row blocks of weights of the experts before, else 0
 };
+
+// Linears of sorted rows.
+MGL_DEVICE bool mgl_wide_is_of_experts(uint32_t kind) {
+  return MGL_WIDE_EXPERTS && (kind == MGL_OP_EXPERTS_UP || kind == MGL_OP_EXPERTS_DOWN);
+}
+
+// Row blocks of an op's matrices, of one expert.
+MGL_DEVICE uint32_t mgl_wide_row_blocks(const mgl_cuda_op *op) {
+  const bool halves =
+      op->kind == MGL_OP_GATE_UP || (MGL_WIDE_EXPERTS && op->kind == MGL_OP_EXPERTS_UP);
+  const uint32_t columns = halves ? MGL_CUDA_HALF_ROWS : MGL_CUDA_BLOCK_ROWS;
+  return (op->n + columns - 1) / columns;
+}
+
+// Which of the experts' tiles of rows a tile has; its own tiles of features vary fastest, so that
+// those who read the same rows do so together.
+MGL_DEVICE uint32_t mgl_wide_expert_tile_of(uint32_t number, uint32_t blocks) {
+  return number / ((blocks + MGL_WIDE_FEATURE_BLOCKS - 1) / MGL_WIDE_FEATURE_BLOCKS);
+}
+
+MGL_DEVICE void mgl_wide_expert_rows(const mgl_wide_worker *w, uint32_t blocks,
+                                     mgl_wide_tile *tile) {
+  const mgl_wide_expert_tile *rows = &w->block->expert_tiles[w->slot];
+  const uint32_t of_features = (blocks + MGL_WIDE_FEATURE_BLOCKS - 1) / MGL_WIDE_FEATURE_BLOCKS;
+  tile->first_block = tile->number % of_features * MGL_WIDE_FEATURE_BLOCKS;
+  tile->blocks = mgl_wide_least(blocks - tile->first_block, MGL_WIDE_FEATURE_BLOCKS);
+  tile->token = rows->row;
+  tile->tokens = rows->rows;
+  tile->blocks_before = rows->expert * blocks;
+}
 
 MGL_DEVICE mgl_wide_tile mgl_wide_tile_of(const mgl_wide_worker *w, const mgl_cuda_op *op,
                                           uint32_t begin, uint32_t end) {
   mgl_wide_tile tile;
-  uint32_t columns = op->kind == MGL_OP_GATE_UP ? MGL_CUDA_HALF_ROWS : MGL_CUDA_BLOCK_ROWS;
-  uint32_t blocks = (op->n + columns - 1) / columns;
+  const uint32_t blocks = mgl_wide_row_blocks(op);
   uint32_t token_tiles = op->tokens / MGL_WIDE_TILE_TOKENS;
   uint32_t k_stages = op->k_padded / MGL_WIDE_K;
   uint32_t rows = op->kind == MGL_OP_LOGITS ? w->block->logit_rows : w->block->token_count;
@@ -223,6 +259,11 @@ MGL_DEVICE mgl_wide_tile mgl_wide_tile_of(const mgl_wide_worker *w, const mgl_cu
   tile.whole = tile.stages == k_stages;
   // Split i begins at stage k_stages i / passes, and there are no more splits than stages.
   tile.split = (tile.first_stage * op->passes + op->passes - 1) / k_stages;
+  tile.blocks_before = 0;
+  if (mgl_wide_is_of_experts(op->kind)) {
+    mgl_wide_expert_rows(w, blocks, &tile);
+    return tile;
+  }
   tile.first_block = tile.number / token_tiles * MGL_WIDE_FEATURE_BLOCKS;
   tile.blocks = mgl_wide_least(blocks - tile.first_block, MGL_WIDE_FEATURE_BLOCKS);
   tile.token = tile.number % token_tiles;
@@ -315,7 +356,8 @@ MGL_DEVICE mgl_wide_source mgl_wide_source_of(const mgl_wide_slot *slot,
                                               const mgl_wide_tile *tile) {
   mgl_wide_source s;
   s.row_bytes = mgl_wide_uniform(slot->op.k_padded * (MGL_CUDA_BLOCK_ROWS * 2));
-  s.weights = mgl_wide_uniform(slot->op.weights + (uint64_t)tile->first_block * s.row_bytes +
+  const uint64_t first_block = tile->first_block + (MGL_WIDE_EXPERTS ? tile->blocks_before : 0);
+  s.weights = mgl_wide_uniform(slot->op.weights + first_block * s.row_bytes +
                                tile->first_stage * MGL_WIDE_BLOCK_STAGE_BYTES);
   s.policy = mgl_wide_weights_policy(&slot->op);
   s.blocks = mgl_wide_uniform(tile->blocks);
@@ -517,8 +559,25 @@ MGL_DEVICE uint32_t mgl_wide_ask_ahead(mgl_wide_worker *w, const mgl_wide_slot *
   return asked;
 }
 
+// Until it is known which rows a tile of experts has. False: the launch was ended.
+MGL_DEVICE bool mgl_wide_find_rows(mgl_wide_worker *w, const mgl_wide_slot *slot) {
+  if (!mgl_wide_wait_event(w, &slot->step)) {
+    return false;
+  }
+  if (w->lane == 0) {
+    const uint32_t number = slot->step.begin / (slot->op.k_padded / MGL_WIDE_K);
+    const uint32_t at = mgl_wide_expert_tile_of(number, mgl_wide_row_blocks(&slot->op));
+    w->block->expert_tiles[w->slot] = slot->with.experts.tiles[at];
+  }
+  __syncwarp();
+  return true;
+}
+
 // A linear: weights ahead, then the event, then the rest. False: the launch was ended.
 MGL_DEVICE bool mgl_wide_produce_linear(mgl_wide_worker *w, const mgl_wide_slot *slot) {
+  if (mgl_wide_is_of_experts(slot->op.kind) && !mgl_wide_find_rows(w, slot)) {
+    return false;
+  }
   const mgl_wide_tile tile = mgl_wide_tile_of(w, slot);
   const mgl_wide_source source = mgl_wide_source_of(slot, &tile);
   const uint32_t count = mgl_wide_ring_stages(source.columns, source.lacks);
@@ -659,6 +718,13 @@ MGL_DEVICE void mgl_wide_find_factors(mgl_wide_worker *w) {
         *(float4 *)&w->block->factors[w->slot][token] = mgl_wide_factors(op, first + token);
       }
     }
+    if (MGL_WIDE_EXPERTS && op->kind == MGL_OP_EXPERTS_UP) {
+      const mgl_wide_slot_row *rows = slot->with.experts.rows + mgl_wide_tile_of(w, slot).token;
+      for (uint32_t token = w->lane; token < MGL_WIDE_TILE_TOKENS; token += 32) {
+        w->block->factors[w->slot][token] = rows[token].factor;
+        w->block->weights[w->slot][token] = rows[token].weight;
+      }
+    }
     if (mgl_wide_begins_early(op->kind)) {
       (void)mgl_wide_wait_event(w, &slot->step);
     }
@@ -694,7 +760,8 @@ MGL_DEVICE void mgl_wide_store(mgl_wide_worker *w) {
   while (mgl_wide_wait(w, &w->block->go[w->slot], w->parity)) {
     const mgl_wide_slot *slot = &w->block->slots[w->slot];
     mgl_mbarrier_wait(&w->block->done[w->slot], w->parity);
-    if (slot->op.kind == MGL_OP_GATE_UP) {
+    if (slot->op.kind == MGL_OP_GATE_UP ||
+        (MGL_WIDE_EXPERTS && slot->op.kind == MGL_OP_EXPERTS_UP)) {
       mgl_wide_store_staged(w, slot);
     }
     if (slot->step.trigger_event != MGL_NO_EVENT) {

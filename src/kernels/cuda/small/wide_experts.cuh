@@ -1,0 +1,334 @@
+// The small tasks of experts in large iterations: who has which, sorting rows, and adding up what
+// experts made of them (twin/wide_experts.h). All consumers of a block work on a unit together.
+#ifndef MGL_KERNELS_CUDA_SMALL_WIDE_EXPERTS_CUH
+#define MGL_KERNELS_CUDA_SMALL_WIDE_EXPERTS_CUH
+
+#include "kernels/cuda/common/expert_choice.cuh"
+#include "kernels/cuda/small/wide_tasks.cuh"
+
+enum {
+  MGL_WIDE_UNIT_SLOTS = MGL_WIDE_ROUTED * MGL_EXPERT_SLOTS,
+  MGL_WIDE_WARP_ROWS = MGL_WIDE_ROUTED / MGL_WIDE_CONSUMER_WARPS,
+  // In the memory of staged output, as words: of route how many rows of a unit have each expert,
+  // and a row's routes for each warp; of sorting the experts' rows, those of the units before, where
+  // they begin, and their first tile, then the unit's experts and places, and its rows' factors.
+  MGL_WIDE_COUNTS_AT = 0,
+  MGL_WIDE_ROUTES_AT = (MGL_EXPERTS + 1) / 2 * 2,
+  MGL_WIDE_TOTALS_AT = 0,
+  MGL_WIDE_BEFORE_AT = MGL_EXPERTS,
+  MGL_WIDE_BEGIN_AT = 2 * MGL_EXPERTS,
+  MGL_WIDE_FIRST_TILE_AT = 3 * MGL_EXPERTS,
+  MGL_WIDE_USED_TILES_AT = 4 * MGL_EXPERTS,
+  MGL_WIDE_UNIT_EXPERTS_AT = MGL_WIDE_USED_TILES_AT + 1,
+  MGL_WIDE_UNIT_PLACES_AT = MGL_WIDE_UNIT_EXPERTS_AT + MGL_WIDE_UNIT_SLOTS,
+  MGL_WIDE_UNIT_FACTORS_AT = MGL_WIDE_UNIT_PLACES_AT + MGL_WIDE_UNIT_SLOTS,
+};
+
+static_assert((MGL_WIDE_UNIT_FACTORS_AT + MGL_WIDE_ROUTED) * 4 <= MGL_WIDE_STAGED_BYTES &&
+                  (MGL_WIDE_ROUTES_AT + MGL_WIDE_CONSUMER_WARPS * MGL_EXPERT_SLOTS * 2) * 4 <=
+                      MGL_WIDE_STAGED_BYTES,
+              "room for a unit");
+static_assert(!MGL_HAS_EXPERTS || (MGL_WIDE_UNIT_SLOTS <= MGL_WIDE_CONSUMERS &&
+                                   MGL_EXPERT_SLOTS <= 32),
+              "a thread for each slot of a unit, a lane for each of a row");
+
+// --- route ---------------------------------------------------------------------------------------
+
+// A warp: the experts of a row, into its routes and the unit's counts.
+MGL_DEVICE void mgl_wide_route_row(const mgl_wide_worker *w, const mgl_wide_slot *slot,
+                                   uint32_t row) {
+  const uint32_t counts = mgl_shared_address(w->staged);
+  const uint32_t routes_at = counts + (MGL_WIDE_ROUTES_AT + w->warp * MGL_EXPERT_SLOTS * 2) * 4;
+  const uint32_t *from = (const uint32_t *)slot->op.x + (size_t)row * MGL_EXPERTS;
+  uint32_t logits[MGL_EXPERT_LANE_LOGITS];
+#pragma unroll
+  for (uint32_t i = 0; i < MGL_EXPERT_LANE_LOGITS; i++) {
+    const uint32_t expert = i * 32 + w->lane;
+    logits[i] = MGL_EXPERTS % 32 == 0 || expert < MGL_EXPERTS ? from[expert] : 0xff800000u;
+  }
+  mgl_expert_choose(logits, routes_at);
+  __syncwarp();
+  if (w->lane < MGL_EXPERT_SLOTS) {
+    const uint32_t at = routes_at + w->lane * MGL_EXPERT_ROUTE_BYTES;
+    const uint32_t expert = mgl_load_shared_word(at);
+    asm volatile("red.shared.add.u32 [%0], 1;" ::"r"(counts + expert * 4) : "memory");
+    slot->with.experts.routes[(size_t)row * MGL_EXPERT_SLOTS + w->lane] = {
+        expert, __uint_as_float(mgl_load_shared_word(at + 4))};
+  }
+  __syncwarp();
+}
+
+MGL_DEVICE void mgl_wide_choose(mgl_wide_worker *w, const mgl_wide_slot *slot) {
+  const uint32_t thread = w->warp * 32 + w->lane;
+  const uint32_t counts = mgl_shared_address(w->staged);
+  mgl_wide_wait_staged(w);
+#pragma unroll 1
+  for (uint32_t unit = slot->step.begin; unit < slot->step.end; unit++) {
+    mgl_sync_wide_consumers();
+    for (uint32_t expert = thread; expert < MGL_EXPERTS; expert += MGL_WIDE_CONSUMERS) {
+      mgl_store_shared_word(counts + expert * 4, 0);
+    }
+    mgl_sync_wide_consumers();
+#pragma unroll 1
+    for (uint32_t i = 0; i < MGL_WIDE_WARP_ROWS; i++) {
+      const uint32_t row = unit * MGL_WIDE_ROUTED + w->warp * MGL_WIDE_WARP_ROWS + i;
+      if (row < w->block->token_count) {
+        mgl_wide_route_row(w, slot, row);
+      }
+    }
+    mgl_sync_wide_consumers();
+    for (uint32_t expert = thread; expert < MGL_EXPERTS; expert += MGL_WIDE_CONSUMERS) {
+      slot->with.experts.counts[(size_t)unit * MGL_EXPERTS + expert] =
+          mgl_load_shared_word(counts + expert * 4);
+    }
+  }
+}
+
+// --- sorting -------------------------------------------------------------------------------------
+
+// How many rows have each expert, and how many of them are of units before this one.
+MGL_DEVICE void mgl_wide_count_rows(const mgl_wide_worker *w, const mgl_wide_slot *slot,
+                                    uint32_t unit) {
+  constexpr uint32_t batch = 8;
+  const uint32_t at = mgl_shared_address(w->staged);
+  const uint32_t units = (w->block->token_count + MGL_WIDE_ROUTED - 1) / MGL_WIDE_ROUTED;
+  for (uint32_t expert = w->warp * 32 + w->lane; expert < MGL_EXPERTS;
+       expert += MGL_WIDE_CONSUMERS) {
+    const uint32_t *counts = slot->with.experts.counts + expert;
+    uint32_t total = 0, before = 0;
+#pragma unroll 1
+    for (uint32_t first = 0; first < units; first += batch) {
+      uint32_t v[batch];
+#pragma unroll
+      for (uint32_t i = 0; i < batch; i++) {
+        v[i] = counts[(size_t)mgl_wide_least(first + i, units - 1) * MGL_EXPERTS];
+      }
+#pragma unroll
+      for (uint32_t i = 0; i < batch; i++) {
+        total += first + i < units ? v[i] : 0;
+        before += first + i < unit ? v[i] : 0;
+      }
+    }
+    mgl_store_shared_word(at + (MGL_WIDE_TOTALS_AT + expert) * 4, total);
+    mgl_store_shared_word(at + (MGL_WIDE_BEFORE_AT + expert) * 4, before);
+  }
+}
+
+MGL_DEVICE uint32_t mgl_wide_tiles_of_rows(uint32_t rows) {
+  return (rows + MGL_WIDE_TILE_TOKENS - 1) / MGL_WIDE_TILE_TOKENS;
+}
+
+// One warp: where each expert's rows and tiles begin.
+MGL_DEVICE void mgl_wide_begin_experts(const mgl_wide_worker *w) {
+  const uint32_t at = mgl_shared_address(w->staged);
+  uint32_t row = 0, tile = 0;
+#pragma unroll 1
+  for (uint32_t first = 0; first < MGL_EXPERTS; first += 32) {
+    const uint32_t expert = first + w->lane;
+    const bool there = expert < MGL_EXPERTS;
+    const uint32_t rows =
+        there ? mgl_load_shared_word(at + (MGL_WIDE_TOTALS_AT + expert) * 4) : 0;
+    const uint32_t taken = (rows + 7) / 8 * 8, tiles = mgl_wide_tiles_of_rows(rows);
+    uint32_t rows_until = taken, tiles_until = tiles;  // of the lanes up to this one
+#pragma unroll
+    for (uint32_t step = 1; step < 32; step *= 2) {
+      const uint32_t other_rows = __shfl_up_sync(0xffffffffu, rows_until, step);
+      const uint32_t other_tiles = __shfl_up_sync(0xffffffffu, tiles_until, step);
+      rows_until += w->lane >= step ? other_rows : 0;
+      tiles_until += w->lane >= step ? other_tiles : 0;
+    }
+    if (there) {
+      mgl_store_shared_word(at + (MGL_WIDE_BEGIN_AT + expert) * 4, row + rows_until - taken);
+      mgl_store_shared_word(at + (MGL_WIDE_FIRST_TILE_AT + expert) * 4, tile + tiles_until - tiles);
+    }
+    row += __shfl_sync(0xffffffffu, rows_until, 31);
+    tile += __shfl_sync(0xffffffffu, tiles_until, 31);
+  }
+  if (w->lane == 0) {
+    mgl_store_shared_word(at + MGL_WIDE_USED_TILES_AT * 4, tile);
+  }
+}
+
+// The list of tiles, and behind it those that there might have been.
+MGL_DEVICE void mgl_wide_list_tiles(const mgl_wide_worker *w, const mgl_wide_slot *slot) {
+  const mgl_wide_experts *e = &slot->with.experts;
+  const uint32_t at = mgl_shared_address(w->staged), thread = w->warp * 32 + w->lane;
+  for (uint32_t expert = thread; expert < MGL_EXPERTS; expert += MGL_WIDE_CONSUMERS) {
+    const uint32_t rows = mgl_load_shared_word(at + (MGL_WIDE_TOTALS_AT + expert) * 4);
+    const uint32_t begin = mgl_load_shared_word(at + (MGL_WIDE_BEGIN_AT + expert) * 4);
+    const uint32_t first = mgl_load_shared_word(at + (MGL_WIDE_FIRST_TILE_AT + expert) * 4);
+    for (uint32_t i = 0; i < mgl_wide_tiles_of_rows(rows); i++) {
+      const uint32_t done = i * MGL_WIDE_TILE_TOKENS;
+      e->tiles[first + i] = {expert, begin + done,
+                             mgl_wide_least(rows - done, MGL_WIDE_TILE_TOKENS), 0};
+    }
+  }
+  const uint32_t used = mgl_load_shared_word(at + MGL_WIDE_USED_TILES_AT * 4);
+  for (uint32_t i = used + thread; i < e->most_tiles; i += MGL_WIDE_CONSUMERS) {
+    e->tiles[i] = {0, 0, 0, 0};
+  }
+}
+
+// The places of a unit's slots: behind those of units and rows before.
+MGL_DEVICE void mgl_wide_place_slots(const mgl_wide_worker *w, const mgl_wide_slot *slot,
+                                     uint32_t unit) {
+  const mgl_wide_experts *e = &slot->with.experts;
+  const uint32_t at = mgl_shared_address(w->staged), thread = w->warp * 32 + w->lane;
+  const uint32_t in_unit = thread / MGL_EXPERT_SLOTS;
+  const uint32_t row = unit * MGL_WIDE_ROUTED + in_unit;
+  const bool there = thread < MGL_WIDE_UNIT_SLOTS && row < w->block->token_count;
+  const size_t of_slot = (size_t)unit * MGL_WIDE_UNIT_SLOTS + thread;
+  const mgl_wide_route route = there ? e->routes[of_slot] : mgl_wide_route{MGL_EXPERTS, 0};
+  if (thread < MGL_WIDE_UNIT_SLOTS) {
+    mgl_store_shared_word(at + (MGL_WIDE_UNIT_EXPERTS_AT + thread) * 4, route.expert);
+  }
+  if (thread < MGL_WIDE_ROUTED) {
+    float squares = 0;
+    for (uint32_t range = 0; range * MGL_WIDE_NORM_RANGE < slot->op.k; range++) {
+      squares += e->squares[(size_t)range * slot->op.tokens + unit * MGL_WIDE_ROUTED + thread];
+    }
+    mgl_store_shared_word(at + (MGL_WIDE_UNIT_FACTORS_AT + thread) * 4,
+                          __float_as_uint(mgl_wide_factor(&slot->op, squares)));
+  }
+  mgl_sync_wide_consumers();
+  if (there) {
+    uint32_t place = mgl_load_shared_word(at + (MGL_WIDE_BEGIN_AT + route.expert) * 4) +
+                     mgl_load_shared_word(at + (MGL_WIDE_BEFORE_AT + route.expert) * 4);
+    for (uint32_t i = 0; i < in_unit * MGL_EXPERT_SLOTS; i++) {
+      const uint32_t other = mgl_load_shared_word(at + (MGL_WIDE_UNIT_EXPERTS_AT + i) * 4);
+      place += other == route.expert ? 1 : 0;
+    }
+    const uint32_t factor = mgl_load_shared_word(at + (MGL_WIDE_UNIT_FACTORS_AT + in_unit) * 4);
+    mgl_store_shared_word(at + (MGL_WIDE_UNIT_PLACES_AT + thread) * 4, place);
+    e->places[of_slot] = place;
+    e->rows[place] = {__uint_as_float(factor), route.weight};
+  }
+  mgl_sync_wide_consumers();
+}
+
+// A warp: a row's x to all its places.
+MGL_DEVICE void mgl_wide_copy_row(const mgl_wide_worker *w, const mgl_wide_slot *slot, uint32_t row,
+                                  uint32_t in_unit) {
+  const uint32_t places = mgl_shared_address(w->staged) +
+                          (MGL_WIDE_UNIT_PLACES_AT + in_unit * MGL_EXPERT_SLOTS) * 4;
+  const uint8_t *x = (const uint8_t *)slot->op.x;
+  uint8_t *out = (uint8_t *)slot->op.out;
+#pragma unroll 2
+  for (uint32_t chunk = w->lane; chunk < slot->op.k_padded / 8; chunk += 32) {
+    const uint4 v = *(const uint4 *)(x + mgl_wide_x_chunk(slot->op.tokens, row, chunk));
+#pragma unroll
+    for (uint32_t i = 0; i < MGL_EXPERT_SLOTS; i++) {
+      const uint32_t place = mgl_load_shared_word(places + i * 4);
+      *(uint4 *)(out + mgl_wide_x_chunk(slot->with.experts.sorted_rows, place, chunk)) = v;
+    }
+  }
+}
+
+MGL_DEVICE void mgl_wide_sort(mgl_wide_worker *w, const mgl_wide_slot *slot) {
+  mgl_wide_wait_staged(w);
+#pragma unroll 1
+  for (uint32_t unit = slot->step.begin; unit < slot->step.end; unit++) {
+    mgl_sync_wide_consumers();
+    mgl_wide_count_rows(w, slot, unit);
+    mgl_sync_wide_consumers();
+    if (w->warp == 0) {
+      mgl_wide_begin_experts(w);
+    }
+    mgl_sync_wide_consumers();
+    if (unit == 0) {
+      mgl_wide_list_tiles(w, slot);
+    }
+    mgl_wide_place_slots(w, slot, unit);
+#pragma unroll 1
+    for (uint32_t i = 0; i < MGL_WIDE_WARP_ROWS; i++) {
+      const uint32_t in_unit = w->warp * MGL_WIDE_WARP_ROWS + i;
+      const uint32_t row = unit * MGL_WIDE_ROUTED + in_unit;
+      if (row < w->block->token_count) {
+        mgl_wide_copy_row(w, slot, row, in_unit);
+      }
+    }
+  }
+}
+
+// --- add -----------------------------------------------------------------------------------------
+
+// A warp: the sums of a token's slots, four features a lane.
+MGL_DEVICE float4 mgl_wide_sum_slots(const mgl_wide_slot *slot, uint32_t token, uint32_t feature) {
+  const uint32_t *places = slot->with.experts.places + (size_t)token * MGL_EXPERT_SLOTS;
+  const uint16_t *rows = (const uint16_t *)slot->op.x;
+  float4 sum = make_float4(0, 0, 0, 0);
+  uint2 v[MGL_EXPERT_SLOTS];
+#pragma unroll
+  for (uint32_t i = 0; i < MGL_EXPERT_SLOTS; i++) {
+    v[i] = *(const uint2 *)(rows + (size_t)places[i] * slot->op.n + feature);
+  }
+#pragma unroll
+  for (uint32_t i = 0; i < MGL_EXPERT_SLOTS; i++) {
+    sum.x += __uint_as_float(v[i].x << 16);
+    sum.y += __uint_as_float(v[i].x & 0xffff0000u);
+    sum.z += __uint_as_float(v[i].y << 16);
+    sum.w += __uint_as_float(v[i].y & 0xffff0000u);
+  }
+  return sum;
+}
+
+// A warp's memory for the sums of a unit, in the form of the residual stream.
+MGL_DEVICE uint32_t mgl_wide_sums_at(const mgl_wide_worker *w) {
+  static_assert(MGL_WIDE_CONSUMER_WARPS * 8 * MGL_WIDE_NORM_RANGE * 4 <= MGL_WIDE_STAGED_BYTES,
+                "room for all warps");
+  return mgl_shared_address(w->staged) + w->warp * (8 * MGL_WIDE_NORM_RANGE * 4);
+}
+
+// Units as those of norms.
+MGL_DEVICE void mgl_wide_task_add(mgl_wide_worker *w, const mgl_wide_slot *slot) {
+  const mgl_cuda_op *op = &slot->op;
+  const uint32_t of_range = op->tokens / 8, count = w->block->token_count;
+  const uint32_t at = mgl_wide_sums_at(w);
+  mgl_wide_wait_staged(w);
+#pragma unroll 1
+  for (uint32_t i = slot->step.begin + w->warp; i < slot->step.end; i += MGL_WIDE_CONSUMER_WARPS) {
+    const uint32_t unit = i % of_range, range = i / of_range;
+    const uint32_t in_range = w->lane * 4, feature = range * MGL_WIDE_NORM_RANGE + in_range;
+    if (unit * 8 >= count) {
+      continue;
+    }
+    __syncwarp();
+#pragma unroll 1
+    for (uint32_t row = 0; row < 8; row++) {
+      const bool there = unit * 8 + row < count && feature < op->n;
+      float4 sum = make_float4(0, 0, 0, 0);
+      if (there) {
+        sum = mgl_wide_sum_slots(slot, unit * 8 + row, feature);
+      }
+      const float values[4] = {sum.x, sum.y, sum.z, sum.w};
+#pragma unroll
+      for (uint32_t j = 0; j < 4; j++) {
+        mgl_store_shared_word(at + (uint32_t)mgl_wide_residual_offset(8, row, in_range + j),
+                              __float_as_uint(values[j]));
+      }
+    }
+    __syncwarp();
+#pragma unroll
+    for (uint32_t column = 0; column < MGL_WIDE_NORM_RANGE / 16; column++) {
+      const uint32_t in_row = range * (MGL_WIDE_NORM_RANGE / 16) + column;
+      if (in_row * 16 < op->n) {
+        float4 *to = (float4 *)op->out + mgl_wide_column(op->tokens, unit, in_row, w->lane);
+        const uint4 v = mgl_load_shared(at + (column * 32 + w->lane) * 16);
+        *to = mgl_wide_plus(*to, make_float4(__uint_as_float(v.x), __uint_as_float(v.y),
+                                             __uint_as_float(v.z), __uint_as_float(v.w)));
+      }
+    }
+  }
+}
+
+MGL_DEVICE void mgl_wide_task_experts(mgl_wide_worker *w, const mgl_wide_slot *slot) {
+  if (slot->op.kind == MGL_OP_ADD) {
+    mgl_wide_task_add(w, slot);
+  } else if ((slot->op.flags & MGL_WIDE_GATHERS) != 0) {
+    mgl_wide_sort(w, slot);
+  } else {
+    mgl_wide_choose(w, slot);
+  }
+}
+
+#endif

@@ -3,7 +3,8 @@
 # huge pages, batch 1 and 8, and 16 sequences of 1000 tokens. Without a share ("-") something else used the memory
 # meanwhile, so that its ceiling moved.
 #   bench/cpu.sh [MODEL...]     folders of bench/configs [qwen3-0.6b llama-3.2-1b]
-# THREADS [2], RUNS [2], LONG [1] (0: without the last row), LEVELS [all] ("best": the first one only), DUMMY [0] (1:
+# THREADS [2], RUNS [2], LONG [1] (0: without the last row), LEVELS [all] ("best": the first one only; or names), ROWS
+# of a level, each WEIGHTS,SEQUENCES,CONTEXT,GENERATE [mapped,1,64,32 copied,1,64,32 copied,8,64,24], DUMMY [0] (1:
 # weights are made in memory at each start, batch 1 only: for models without a file); MEGALITH_BENCH is where model
 # files are written, once [/tmp/megalith-bench].
 set -eu
@@ -35,15 +36,20 @@ for model; do
     if ! MEGALITH_SIMD=$level "$ours" info >/dev/null 2>&1; then
       continue
     fi
-    [ -z "$best" ] || [ "${LEVELS:-all}" = all ] || continue
+    case " ${LEVELS:-all} " in
+      " best ") [ -z "$best" ] || continue ;;
+      *" all "* | *" $level "*) ;;
+      *) continue ;;
+    esac
     best=${best:-$level}
     if [ "${DUMMY:-0}" = 1 ]; then
       row "$model" "$level" dummy 1 64 32
       continue
     fi
-    row "$model" "$level" mapped 1 64 32
-    row "$model" "$level" copied 1 64 32
-    row "$model" "$level" copied 8 64 24
+    for one in ${ROWS:-mapped,1,64,32 copied,1,64,32 copied,8,64,24}; do
+      # The commas part words: WEIGHTS SEQUENCES CONTEXT GENERATE.
+      row "$model" "$level" $(echo "$one" | tr , ' ')
+    done
   done
   [ "${LONG:-1}" = 0 ] || row "$model" "$best" copied 16 1000 16
 done

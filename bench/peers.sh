@@ -9,7 +9,7 @@
 #   cmake -S llama_cpp_python-*/vendor/llama.cpp -B llama -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON
 #   cmake --build llama --target llama-bench llama-quantize
 # The GGUF file is written once by tools/make_gguf.py (python3 with numpy and gguf; PYTHON names another one).
-# Megalith's way of reading weights is measured before the rounds (--tune).
+# Megalith's way of reading weights is measured before the rounds (--tune). Ended early, it prints what rounds gave.
 set -eu
 [ $# -ge 1 ] || { sed -n '2,14s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 cd "$(dirname "$0")/.."
@@ -28,7 +28,8 @@ else
   [ -f "$theirs" ] || "$(dirname "$peer")/llama-quantize" "$folder/model.gguf" "$theirs" "$type" >/dev/null 2>&1
 fi
 results=$(mktemp)
-trap 'rm -f "$results"' EXIT
+trap 'table; rm -f "$results"' EXIT
+trap 'exit 143' TERM INT
 
 number() { sed -nE "s/.*\"$1\": ([0-9.]+).*/\1/p" | head -1; } # of a key
 cpu_time() { awk '/^cpu /{ print $2 + $3 + $4 + $6 + $7 + $8, $9 }' /proc/stat; } # that was used, stolen
@@ -36,8 +37,32 @@ cpu_time() { awk '/^cpu /{ print $2 + $3 + $4 + $6 + $7 + $8, $9 }' /proc/stat; 
 ours_bench() { "$ours" bench "$own" --device cpu --threads "$threads" --mode mega --runs 1 --json "$@"; }
 theirs_bench() { "$peer" -m "$theirs" -t "$threads" -r 1 -o jsonl "$@" 2>/dev/null; }
 
-# note NAME WHAT TOKENS_PER_SECOND [SHARE]
-note() { echo "$1 $2 $3 ${4:--}" >>"$results"; }
+before=
+table() {
+  [ -n "$before" ] || return 0
+  after=$(cpu_time)
+  seconds=$(($(date +%s) - start))
+
+  sed -nE 's/^model name[^:]*: /processor: /p' /proc/cpuinfo | head -1
+  echo "$before $after $seconds $(nproc)" | awk '{
+    total = $5 * $6 * 100; printf "processors %d, used %.0f%%, stolen %.1f%% of %d s\n", $6, 100 * ($3 - $1) / total, 100 * ($4 - $2) / total, $5 }'
+  echo "$(date -u +%F), commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown), $model, $type, $threads threads, $rounds rounds"
+  echo
+  echo "| what | program | tokens/s, median | quartiles | share of the ceiling, median |"
+  echo "|---|---|---|---|---|"
+  for what in decode prompt; do
+    for name in megalith llama.cpp; do
+      figures=$(awk -v n=$name -v w=$what '$1 == n && $2 == w { print $3 }' "$results" | sort -g | awk '{ v[NR] = $1 }
+        END { printf "%.4g | %.4g to %.4g", v[int((NR + 1) / 2)], v[int((NR + 3) / 4)], v[int((3 * NR + 3) / 4)] }')
+      share=$(awk -v n=$name -v w=$what '$1 == n && $2 == w && $4 != "-" { print $4 }' "$results" | sort -g | awk '{ v[NR] = $1 }
+        END { if (NR > 0) printf "%.2f (%d of them steady)", v[int((NR + 1) / 2)], NR; else printf "-" }')
+      echo "| $what | $name | $figures | $share |"
+    done
+  done
+}
+
+# note NAME WHAT TOKENS_PER_SECOND [SHARE]; each figure is told on stderr as well, as it comes.
+note() { [ -z "$3" ] || echo "$1 $2 $3 ${4:--}" | tee -a "$results" >&2; }
 
 ours_bench --prompt 16 --generate 2 --tune >/dev/null
 theirs_bench -p 16 -n 0 >/dev/null
@@ -49,23 +74,4 @@ for _ in $(seq "$rounds"); do
   note llama.cpp "decode" "$(theirs_bench -p 0 -n $tokens -d $context | number avg_ts)"
   note megalith "prompt" "$(ours_bench --prompt $prompt --generate 2 | number prompt_tokens_per_s)"
   note llama.cpp "prompt" "$(theirs_bench -p $prompt -n 0 | number avg_ts)"
-done
-after=$(cpu_time)
-seconds=$(($(date +%s) - start))
-
-sed -nE 's/^model name[^:]*: /processor: /p' /proc/cpuinfo | head -1
-echo "$before $after $seconds $(nproc)" | awk '{
-  total = $5 * $6 * 100; printf "processors %d, used %.0f%%, stolen %.1f%% of %d s\n", $6, 100 * ($3 - $1) / total, 100 * ($4 - $2) / total, $5 }'
-echo "$(date -u +%F), commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown), $model, $type, $threads threads, $rounds rounds"
-echo
-echo "| what | program | tokens/s, median | quartiles | share of the ceiling, median |"
-echo "|---|---|---|---|---|"
-for what in decode prompt; do
-  for name in megalith llama.cpp; do
-    figures=$(awk -v n=$name -v w=$what '$1 == n && $2 == w { print $3 }' "$results" | sort -g | awk '{ v[NR] = $1 }
-      END { printf "%.4g | %.4g to %.4g", v[int((NR + 1) / 2)], v[int((NR + 3) / 4)], v[int((3 * NR + 3) / 4)] }')
-    share=$(awk -v n=$name -v w=$what '$1 == n && $2 == w && $4 != "-" { print $4 }' "$results" | sort -g | awk '{ v[NR] = $1 }
-      END { if (NR > 0) printf "%.2f (%d of them steady)", v[int((NR + 1) / 2)], NR; else printf "-" }')
-    echo "| $what | $name | $figures | $share |"
-  done
 done

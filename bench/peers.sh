@@ -53,7 +53,7 @@ table() {
   for what in decode prompt; do
     for name in megalith llama.cpp; do
       figures=$(awk -v n=$name -v w=$what '$1 == n && $2 == w { print $3 }' "$results" | sort -g | awk '{ v[NR] = $1 }
-        END { printf "%.4g | %.4g to %.4g", v[int((NR + 1) / 2)], v[int((NR + 3) / 4)], v[int((3 * NR + 3) / 4)] }')
+        END { if (NR == 0) printf "- | -"; else printf "%.4g | %.4g to %.4g", v[int((NR + 1) / 2)], v[int((NR + 3) / 4)], v[int((3 * NR + 3) / 4)] }')
       share=$(awk -v n=$name -v w=$what '$1 == n && $2 == w && $4 != "-" { print $4 }' "$results" | sort -g | awk '{ v[NR] = $1 }
         END { if (NR > 0) printf "%.2f (%d of them steady)", v[int((NR + 1) / 2)], NR; else printf "-" }')
       echo "| $what | $name | $figures | $share |"

@@ -47,7 +47,7 @@ static mgl_status make_on_opened(mgl_site *site, const mgl_start *start, const m
   mgl_build build = *wanted;
   build.cuda = &cuda;
   build.trace_tasks = start->traces ? TRACE_SPANS : 0;
-  if (build.logit_rows == MGL_EVERY_ROW) {  // only the CPU has so many
+  if (build.logit_rows == MGL_EVERY_ROW && !build.look) {  // only the CPU has so many
     build.logit_rows = 0;
   }
   if (rank != 0) {

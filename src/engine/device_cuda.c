@@ -14,8 +14,8 @@
 #include "engine/device_table.h"
 #include "engine/engine_parts.h"
 #include "engine/sampler.h"
-#include "lower/packed.h"
 #include "lower/choose.h"
+#include "lower/packed.h"
 #include "twin/wide_items.h"
 
 enum {

@@ -255,17 +255,18 @@ static void add_normed_linear(access_list *list, const mgl_schedule_op *s) {
 // An op of experts, or a part of it.
 static void add_experts(access_list *list, const mgl_schedule_op *s) {
   const mgl_op *op = &list->program->ops[s->op];
-  const bool up = op->kind == MGL_OP_EXPERTS_UP;
+  const bool up = mgl_stages_mixture_of(list->program, op).up;
+  const bool around = s->kind != (uint32_t)op->kind;
   const uint32_t of_up = index_of(list, up ? op : producer_of(list->program, op->inputs[1]));
   const uint64_t routes = value_of(VALUE_ROUTES, 0, of_up);
   const uint64_t sorted = value_of(VALUE_SORTED, 0, of_up);
   const uint64_t slots = value_of(VALUE_SLOTS, 0, s->op);
-  if (s->kind == MGL_OP_ROUTE && (s->flags & MGL_WIDE_GATHERS) == 0) {
+  if (around && up && (s->flags & MGL_WIDE_GATHERS) == 0) {
     add_read(list, BUFFER_ROUTER, mgl_op_input(op, MGL_ROLE_ROUTER));
     add_write(list, BUFFER_ROUTES, routes);
     return;
   }
-  if (s->kind == MGL_OP_ROUTE) {
+  if (around && up) {
     const mgl_op *router = mgl_stages_router_of(list->program, op);
     const uint64_t norm = value_of(VALUE_NORM, 0, index_of(list, router));
     add_read(list, BUFFER_ROUTES, routes);
@@ -276,7 +277,7 @@ static void add_experts(access_list *list, const mgl_schedule_op *s) {
     return;
   }
   add_read(list, BUFFER_LISTS, sorted);
-  if (s->kind == MGL_OP_ADD) {
+  if (around) {
     add_read(list, BUFFER_SLOT_SUMS, slots);
     add_read(list, BUFFER_RESIDUAL, op->inputs[0]);
     add_write(list, BUFFER_RESIDUAL, op->output);
@@ -315,6 +316,10 @@ static void set_rows(access_list *list, const mgl_schedule_op *s, uint32_t begin
 
 static void add_stage_op(access_list *list, const mgl_schedule_op *s) {
   const mgl_op *op = &list->program->ops[s->op];
+  if (mgl_stages_mixture_of(list->program, op).experts != 0 && s->kind != MGL_OP_RMSNORM) {
+    add_experts(list, s);
+    return;
+  }
   if (mgl_op_kind_is_exchange((mgl_op_kind)s->kind)) {  // the ranks' logits, in one row
     add_read(list, BUFFER_LOGITS, op->inputs[0]);
     add_write(list, BUFFER_LOGITS, op->output);
@@ -334,10 +339,6 @@ static void add_stage_op(access_list *list, const mgl_schedule_op *s) {
       add_write(list, BUFFER_ATTENDED, op->output);
       break;
     case MGL_OP_LINEAR_ADD: add_linear_add(list, s); break;
-    case MGL_OP_ROUTE:
-    case MGL_OP_EXPERTS_UP:
-    case MGL_OP_EXPERTS_DOWN:
-    case MGL_OP_ADD: add_experts(list, s); break;
     default: add_normed_linear(list, s); break;
   }
 }

@@ -47,12 +47,12 @@ typedef enum mgl_wait {
 // An op of the schedule computes an op of the program, or a part of it, or more than one.
 typedef struct mgl_schedule_op {
   uint32_t kind;  // mgl_op_kind of what is computed: the op's own; or, in stages, RMSNORM, the norm
-                  // that the op begins with, KV_WRITE, the rotation before attend, ROUTE, the choice
-                  // of experts and the sorting of rows before experts_up, and ADD, of the sums of
-                  // slots behind experts_down
-  uint32_t op;    // of the program
-  uint32_t with;  // MGL_NO_OP, or what it computes besides: in kernels another op; in stages, with
-                  // MGL_WIDE_WEIGHS the norm of op `with`, with MGL_WIDE_ROTATES its rotation
+      // that the op begins with, KV_WRITE, the rotation before attend, ROUTE, the choice
+      // of experts and the sorting of rows before experts_up, and ADD, of the sums of
+      // slots behind experts_down
+  uint32_t op;     // of the program
+  uint32_t with;   // MGL_NO_OP, or what it computes besides: in kernels another op; in stages, with
+                   // MGL_WIDE_WEIGHS the norm of op `with`, with MGL_WIDE_ROTATES its rotation
   uint32_t flags;  // mgl_wide_op_flags (twin/wide_run.h)
   uint32_t stage;  // number of the stage or launch; ops of one stage wait for the same
   uint32_t rows;   // that it computes, of stages: a multiple of a tile's

@@ -288,27 +288,12 @@ static uint64_t linear_cycles(const builder *b, const mgl_op *op) {
   return stages * cycles + sums;
 }
 
-// Tokens of the tiles of a program with experts, of each of which tokens * slots / experts rows have
-// one; a tile that is partly filled costs as much as a whole one. 0: it has none.
-static uint32_t expert_tile_tokens(const mgl_graph *program, uint32_t tokens) {
-  enum { FEW_ROWS = 48 };  // above which a second tile of 64 is needed too often
-  for (size_t i = 0; i < program->op_count; i++) {
-    const mgl_stages_mixture m = mgl_stages_mixture_of(program, &program->ops[i]);
-    if (m.experts != 0) {
-      const bool few = tokens * m.slots <= m.experts * FEW_ROWS;
-      return few || tokens < MGL_WIDE_MOST_EXPERTS_TILE ? (uint32_t)MGL_WIDE_LEAST_TILE
-                                                        : (uint32_t)MGL_WIDE_MOST_EXPERTS_TILE;
-    }
-  }
-  return 0;
-}
-
 uint32_t mgl_stages_tile_tokens(const mgl_graph *program, uint32_t tokens, uint32_t most,
                                 uint32_t logit_rows, uint32_t workers) {
   enum { WORTH_PERCENT = 90 };  // smaller tiles read weights again, if out of the L2
   uint32_t best = tokens < most ? tokens : most;
   uint64_t best_cycles = UINT64_MAX;
-  const uint32_t of_experts = expert_tile_tokens(program, tokens);
+  const uint32_t of_experts = mgl_stages_expert_tile(program, tokens);
   if (of_experts != 0) {
     return of_experts;
   }
@@ -641,32 +626,6 @@ static void add_linear(builder *b, const mgl_op *op) {
 
 // --- mixtures ------------------------------------------------------------------------------------
 
-mgl_stages_mixture mgl_stages_mixture_of(const mgl_graph *program, const mgl_op *op) {
-  mgl_stages_mixture m = {0};
-  if (op->kind != MGL_OP_EXPERTS_UP && op->kind != MGL_OP_EXPERTS_DOWN) {
-    return m;
-  }
-  const bool up = op->kind == MGL_OP_EXPERTS_UP;
-  const mgl_packed_matrices matrices = mgl_packed_matrices_of(program, op);
-  const mgl_tensor *slots = &program->tensors[up ? op->output : op->inputs[1]];
-  const mgl_tensor *first = &program->tensors[op->inputs[matrices.first]];
-  m.experts = matrices.experts;
-  m.row_blocks = matrices.row_blocks / matrices.experts;
-  m.features = up ? first->dims[1].number : matrices.k;
-  m.slots = (uint32_t)mgl_tensor_row_elements(slots) / m.features;
-  return m;
-}
-
-const mgl_op *mgl_stages_router_of(const mgl_graph *program, const mgl_op *op) {
-  const uint32_t logits = mgl_op_input(op, MGL_ROLE_ROUTER);
-  for (size_t i = 0; logits != MGL_NO_TENSOR && i < program->op_count; i++) {
-    if (program->ops[i].output == logits) {
-      return &program->ops[i];
-    }
-  }
-  return NULL;
-}
-
 // Tiles of an op of experts: of features, by the most of rows that there can be.
 static uint32_t expert_tiles(const builder *b, const mgl_stages_mixture *m) {
   return ceil_div(m->row_blocks, MGL_WIDE_FEATURE_BLOCKS) *
@@ -688,23 +647,23 @@ static void add_expert_linear(builder *b, const mgl_op *op) {
 
 static void add_experts(builder *b, const mgl_op *op) {
   const uint32_t tokens = b->options->tokens;
-  if (op->kind == MGL_OP_EXPERTS_UP) {
-    mgl_schedule_op route = simple(b, MGL_OP_ROUTE, op, tokens / MGL_WIDE_ROUTED);
-    add_spread(b, &route);
+  const mgl_stages_mixture m = mgl_stages_mixture_of(b->program, op);
+  const uint32_t row = (uint32_t)mgl_tensor_row_elements(&b->program->tensors[op->output]);
+  mgl_schedule_op around = simple(
+      b, (mgl_op_kind)m.around, op,
+      m.up ? tokens / MGL_WIDE_ROUTED : tokens / UNIT_TOKENS * ceil_div(row, MGL_WIDE_NORM_RANGE));
+  if (m.up) {
+    add_spread(b, &around);
     end_stage(b);
-    route.flags = MGL_WIDE_GATHERS;
-    add_spread(b, &route);
+    around.flags = MGL_WIDE_GATHERS;
+    add_spread(b, &around);
     end_stage(b);
-    add_expert_linear(b, op);
-    return;
   }
-  const uint32_t features =
-      (uint32_t)mgl_tensor_row_elements(&b->program->tensors[op->output]);
-  mgl_schedule_op add = simple(b, MGL_OP_ADD, op,
-                               tokens / UNIT_TOKENS * ceil_div(features, MGL_WIDE_NORM_RANGE));
   add_expert_linear(b, op);
-  add_spread(b, &add);
-  end_stage(b);
+  if (!m.up) {
+    add_spread(b, &around);
+    end_stage(b);
+  }
 }
 
 // --- all of it -----------------------------------------------------------------------------------
@@ -790,50 +749,9 @@ static builder build(const mgl_graph *program, const mgl_stages_options *options
   return b;
 }
 
-// Experts of bf16 without biases and limits, whose rows are whole columns of x.
-static bool has_experts_kernel(const mgl_graph *program, const mgl_op *op) {
-  const mgl_packed_matrices matrices = mgl_packed_matrices_of(program, op);
-  if (matrices.experts == 0) {
-    return op->kind != MGL_OP_ROUTER || mgl_op_input(op, MGL_ROLE_BIAS) == MGL_NO_TENSOR;
-  }
-  const mgl_stages_mixture m = mgl_stages_mixture_of(program, op);
-  const mgl_op *router = mgl_stages_router_of(program, op);
-  const bool normed = op->kind == MGL_OP_EXPERTS_UP;  // by the norm that the router has
-  return router != NULL && (!normed || (op->inputs[0] == router->inputs[0] &&
-                                        op->inputs[1] == router->inputs[1])) &&
-         mgl_op_input(op, MGL_ROLE_EXPERT_BIAS) == MGL_NO_TENSOR &&
-         op->attrs[MGL_ATTR_LIMIT] == 0 && matrices.packing == MGL_PACKING_BF16 &&
-         m.experts <= MGL_WIDE_MOST_EXPERTS && m.slots <= MGL_WIDE_MOST_SLOTS &&
-         m.features % MGL_WIDE_K == 0 &&
-         mgl_tensor_row_elements(&program->tensors[op->output]) % MGL_WIDE_K == 0;
-}
-
-// Of the ops that mgl_fuse_ops_cuda makes, an all_reduce that is not part of a linear_add has none,
-// nor has attention with a window or sinks, or a linear_add with a bias.
-static bool has_kernel(const mgl_graph *program, const mgl_op *op) {
-  bool mixture = !has_experts_kernel(program, op);
-  bool cut = op->attrs[MGL_ATTR_WINDOW] != 0 || mgl_op_input(op, MGL_ROLE_SINKS) != MGL_NO_TENSOR;
-  bool biased = op->kind == MGL_OP_LINEAR_ADD && mgl_op_input(op, MGL_ROLE_BIAS) != MGL_NO_TENSOR;
-  return !mixture && !cut && !biased && op->kind != MGL_OP_ALL_REDUCE;
-}
-
-// The first op that stages have no kernel for, or MGL_NO_OP.
-static uint32_t first_lacking(const mgl_graph *program) {
-  for (uint32_t i = 0; i < program->op_count; i++) {
-    if (!has_kernel(program, &program->ops[i])) {
-      return i;
-    }
-  }
-  return MGL_NO_OP;
-}
-
-bool mgl_stages_cover(const mgl_graph *program) {
-  return first_lacking(program) == MGL_NO_OP;
-}
-
 mgl_status mgl_lower_stages(const mgl_graph *program, const mgl_stages_options *options,
                             mgl_schedule **out, mgl_error *err) {
-  uint32_t lacking = first_lacking(program);
+  uint32_t lacking = mgl_stages_lacking(program);
   if (lacking != MGL_NO_OP) {
     const mgl_op *op = &program->ops[lacking];
     return mgl_error_set(err, MGL_ERR_UNSUPPORTED,

@@ -15,14 +15,21 @@ enum {
 
 // Whether stages have kernels for all ops of a program that mgl_fuse_ops_cuda made.
 bool mgl_stages_cover(const mgl_graph *program);
+// The first op that they have no kernel for, or MGL_NO_OP.
+uint32_t mgl_stages_lacking(const mgl_graph *program);
 
 // Of an op of experts; experts 0: it is none.
 typedef struct mgl_stages_mixture {
   uint32_t experts, slots;
   uint32_t features;    // of an expert
   uint32_t row_blocks;  // of the op's matrices, of one expert
+  bool up;              // experts_up, else experts_down
+  uint32_t around;      // the kind of what is done before experts_up, or behind experts_down
 } mgl_stages_mixture;
 mgl_stages_mixture mgl_stages_mixture_of(const mgl_graph *program, const mgl_op *op);
+// Tokens of the tiles of a program with experts, of each of which tokens * slots / experts rows have
+// one; a tile that is partly filled costs as much as a whole one. 0: it has none.
+uint32_t mgl_stages_expert_tile(const mgl_graph *program, uint32_t tokens);
 // The router whose logits an op of experts reads, or NULL.
 const mgl_op *mgl_stages_router_of(const mgl_graph *program, const mgl_op *op);
 

@@ -75,8 +75,6 @@ static mgl_status check_stage_units(const mgl_verifier *v, uint32_t idx, mgl_err
     case MGL_OP_ROPE_ANGLES:
     case MGL_OP_KV_WRITE: units = s->tokens; break;
     case MGL_OP_ATTEND: units = s->worker_count; break;
-    case MGL_OP_ROUTE: units = s->tokens / MGL_WIDE_ROUTED; break;
-    case MGL_OP_ADD: units = s->tokens / 8 * ceil_div(row, MGL_WIDE_NORM_RANGE); break;
     case MGL_OP_RMSNORM:
       units = rows / 8 * ceil_div(m.k, MGL_WIDE_NORM_RANGE);
       units /= (op->flags & MGL_WIDE_TURNED) != 0 ? ranks_of(v, op) : 1;
@@ -85,6 +83,11 @@ static mgl_status check_stage_units(const mgl_verifier *v, uint32_t idx, mgl_err
       units =
           mgl_op_kind_is_exchange((mgl_op_kind)op->kind) ? 1 : tiles * (m.k_padded / MGL_WIDE_K);
       break;
+  }
+  const mgl_stages_mixture mixture = mgl_stages_mixture_of(v->program, of);
+  if (mixture.experts != 0 && op->kind == mixture.around) {
+    units = mixture.up ? s->tokens / MGL_WIDE_ROUTED
+                       : s->tokens / 8 * ceil_div(row, MGL_WIDE_NORM_RANGE);
   }
   if (op->units != units || op->rows != rows) {
     return mgl_schedule_wrong(err, "an op of a stage must have the rows and units of its kind", idx,
@@ -137,6 +140,8 @@ static mgl_status check_stage_flags(const mgl_verifier *v, uint32_t idx, mgl_err
   const mgl_schedule_op *op = &v->s->ops[idx];
   const mgl_op *of = &v->program->ops[op->op];
   const mgl_op *with = op->with == MGL_NO_OP ? NULL : &v->program->ops[op->with];
+  const mgl_stages_mixture mixture = mgl_stages_mixture_of(v->program, of);
+  const bool routes = mixture.up && op->kind == mixture.around;
   bool right = false;
   const uint32_t ranks = ranks_of(v, op);
   const bool sums = op->kind == MGL_OP_RMSNORM || op->kind == MGL_OP_LINEAR_ADD;
@@ -153,9 +158,7 @@ static mgl_status check_stage_flags(const mgl_verifier *v, uint32_t idx, mgl_err
   switch (op->flags &
           ~(uint32_t)(MGL_WIDE_OVER | MGL_WIDE_SCATTERS | MGL_WIDE_TURNED | MGL_WIDE_RESUMES)) {
     case 0: right = with == NULL; break;
-    case MGL_WIDE_GATHERS:
-      right = with == NULL && (op->kind == MGL_OP_RMSNORM || op->kind == MGL_OP_ROUTE);
-      break;
+    case MGL_WIDE_GATHERS: right = with == NULL && (op->kind == MGL_OP_RMSNORM || routes); break;
     case MGL_WIDE_WEIGHS:
       right = op->kind == MGL_OP_LINEAR_ADD && op->splits > 1 && with != NULL &&
               with->inputs[0] == of->output && with->kind != MGL_OP_LOGITS;
@@ -168,11 +171,9 @@ static mgl_status check_stage_flags(const mgl_verifier *v, uint32_t idx, mgl_err
     default: break;
   }
   const bool has_gathers = (op->flags & MGL_WIDE_GATHERS) != 0;
-  const bool gathers = op->kind == MGL_OP_ROUTE
-                           ? has_gathers  // one of two does; what the other one leaves, it reads
-                           : op->kind == MGL_OP_RMSNORM && of->kind == MGL_OP_LOGITS;
-  right = right && gathers == has_gathers &&
-          over == ((op->flags & MGL_WIDE_OVER) != 0) &&
+  const bool gathers = routes ? has_gathers  // one of two does; what the other one leaves, it reads
+                              : op->kind == MGL_OP_RMSNORM && of->kind == MGL_OP_LOGITS;
+  right = right && gathers == has_gathers && over == ((op->flags & MGL_WIDE_OVER) != 0) &&
           scatters == ((op->flags & MGL_WIDE_SCATTERS) != 0) &&
           turned == ((op->flags & MGL_WIDE_TURNED) != 0) && (!resumes || may_resume) &&
           (!resumes || with == NULL) && op->splits >= 1 && op->splits <= most_splits(v, op);
@@ -230,20 +231,20 @@ static mgl_status check_stage_op(const mgl_verifier *v, uint32_t idx, mgl_error 
   const mgl_schedule_op *op = &v->s->ops[idx];
   mgl_op_kind kind = v->program->ops[op->op].kind;
   bool linear = mgl_op_is_linear(&v->program->ops[op->op]);
+  const mgl_stages_mixture mixture = mgl_stages_mixture_of(v->program, &v->program->ops[op->op]);
+  const bool experts = mixture.experts != 0;
   bool known = op->kind == (uint32_t)kind
                    ? linear || kind == MGL_OP_EMBED || kind == MGL_OP_ROPE_ANGLES ||
                          kind == MGL_OP_ATTEND || mgl_op_kind_is_exchange(kind)
                    : (op->kind == MGL_OP_RMSNORM && linear && kind != MGL_OP_LINEAR_ADD) ||
                          (op->kind == MGL_OP_KV_WRITE && kind == MGL_OP_ATTEND) ||
-                         (op->kind == MGL_OP_ROUTE && kind == MGL_OP_EXPERTS_UP) ||
-                         (op->kind == MGL_OP_ADD && kind == MGL_OP_EXPERTS_DOWN);
+                         (experts && op->kind == mixture.around);
   if (!known) {
     return mgl_schedule_wrong(err, "an op of a stage must be of a kind that its op has", idx,
                               op->kind);
   }
   MGL_TRY(check_stage_units(v, idx, err));
   MGL_TRY(check_stage_flags(v, idx, err));
-  const bool experts = mgl_stages_mixture_of(v->program, &v->program->ops[op->op]).experts != 0;
   if (op->kind == (uint32_t)kind && linear && !experts) {
     return check_parts(v, idx, err);
   }

@@ -5,14 +5,17 @@
 // have it. Which rows these are only the iteration knows; so steps are those of the most tiles that
 // there can be, and a step finds its own in a list, or has nothing to do. Behind the router's logits
 // (a linear) come, each a stage:
-//   route          a unit is MGL_WIDE_ROUTED rows: each row's experts and their weights, and how many
-//                  of the unit's rows have each expert
+//   route          a unit is MGL_WIDE_ROUTED rows: each row's experts and their weights, and how
+//                  many of the unit's rows have each expert
 //   route, MGL_WIDE_GATHERS
-//                  the same units: where each slot's row lies among those that are sorted, by expert
-//                  and then by token; its copy there; and, by the first unit, the list of tiles
-//   experts_up     a tile's products, times the norm's factor of its rows, then silu(gate) * up * weight
+//                  the same units: where each slot's row lies among those that are sorted, by
+//                  expert and then by token; its copy there; and, by the first unit, the list of
+//                  tiles
+//   experts_up     a tile's products times the norm's factors of its rows; silu(gate) * up, times
+//                  the weight of the row's slot
 //   experts_down   a tile's products, rounded to bf16
-//   add            each token's S rows of these, in the order of its slots, onto the residual stream
+//   add            each token's S rows of these, in the order of its slots, onto the residual
+//                  stream
 // An expert's rows begin at a multiple of eight, where the form of x does (wide_layout.h).
 #ifndef MGL_TWIN_WIDE_EXPERTS_H
 #define MGL_TWIN_WIDE_EXPERTS_H

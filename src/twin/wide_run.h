@@ -79,8 +79,8 @@ enum {
   MGL_WIDE_FEATURES = MGL_WIDE_FEATURE_BLOCKS * MGL_CUDA_BLOCK_ROWS,
   MGL_WIDE_LEAST_TILE = 64,
   MGL_WIDE_MOST_TILE = 256,
-  MGL_WIDE_TILES = 3,              // 64, 128 and 256
-  MGL_WIDE_MOST_CODED_TILE = 128,  // of programs with weights of codes (linear/wide_codes.cuh)
+  MGL_WIDE_TILES = 3,                // 64, 128 and 256
+  MGL_WIDE_MOST_CODED_TILE = 128,    // of programs with weights of codes (linear/wide_codes.cuh)
   MGL_WIDE_MOST_EXPERTS_TILE = 128,  // and with experts, of each of which few rows have one
 #ifdef MGL_WIDE_TILE
   MGL_WIDE_TILE_TOKENS = MGL_WIDE_TILE,

@@ -401,7 +401,8 @@ static double linear_flop(const mgl_cuda_program *p) {
     const uint32_t rows_dim = mixture.experts != 0 ? 1 : 0;
     const double slots = mixture.experts != 0 ? mixture.slots : 1;
     for (uint32_t j = 0; j < m.count && op->kind != MGL_OP_LOGITS; j++) {
-      flop += 2.0 * slots * m.k * p->program->tensors[op->inputs[m.first + j]].dims[rows_dim].number;
+      flop +=
+          2.0 * slots * m.k * p->program->tensors[op->inputs[m.first + j]].dims[rows_dim].number;
     }
   }
   return flop;
@@ -438,11 +439,27 @@ static void print_stages(const wide_sides *s, uint32_t graph) {
   const mgl_cuda_wide_graph *g = &p->wide.layout.graphs[graph];
   uint64_t *began = gpu_must_alloc(g->stage_count, sizeof *began);
   mgl_wide_op *ops = gpu_must_alloc(g->op_count, sizeof *ops);
-  enum { EMBED, NORM, QKV, ROTATION, ATTEND, O, GATE_UP, DOWN, ROUTER, ROUTE, SORT, UP, DOWNS, ADD, KINDS };
+  enum {
+    EMBED,
+    NORM,
+    QKV,
+    ROTATION,
+    ATTEND,
+    O,
+    GATE_UP,
+    DOWN,
+    ROUTER,
+    ROUTE,
+    SORT,
+    UP,
+    DOWNS,
+    ADD,
+    KINDS
+  };
   double sums[KINDS] = {0};
-  static const char *const names[KINDS] = {"embed", "norm", "qkv",    "rope_kv", "attend",
-                                           "o",     "gate_up", "down", "router",  "route",
-                                           "sort",  "experts_up", "experts_down", "add"};
+  static const char *const names[KINDS] = {
+      "embed",  "norm",  "qkv",  "rope_kv",    "attend",       "o",  "gate_up", "down",
+      "router", "route", "sort", "experts_up", "experts_down", "add"};
   mgl_cu_ptr block = p->memory[MGL_CUDA_MEMORY_WIDE];
   gpu_must(mgl_cuda_check(&p->device->driver,
                           p->device->driver.copy_to_host(began, block + p->wide.layout.stage_ns,
@@ -468,9 +485,9 @@ static void print_stages(const wide_sides *s, uint32_t graph) {
                   : kind == MGL_OP_ROUTE            ? (gathers ? SORT : ROUTE)
                   : kind == MGL_OP_EXPERTS_UP       ? UP
                   : kind == MGL_OP_EXPERTS_DOWN     ? DOWNS
-                  : kind == MGL_OP_ADD              ? ADD
                   : ops[i].op.kind == MGL_OP_ATTEND ? O
-                                                    : DOWN;
+                  : kind == MGL_OP_LINEAR_ADD       ? DOWN
+                                                    : ADD;
     sums[at] += (double)(began[i + 1] - began[i]) / 1e3;
   }
   mgl_cuda_program_info info = mgl_cuda_program_describe(p);

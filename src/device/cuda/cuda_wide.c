@@ -227,23 +227,21 @@ static void bind_experts(const mgl_cuda_wide_addresses *a, const mgl_schedule *s
   out->op.flags = of->flags | mgl_packed_flags(&matrices);
   out->op.k = matrices.k;
   out->op.k_padded = matrices.k_padded;
-  out->op.n = op->kind == MGL_OP_EXPERTS_UP ? m.features : row;
-  switch (of->kind) {
-    case MGL_OP_ROUTE:
-      out->op.eps = (float)op->attrs[MGL_ATTR_EPS];
-      out->op.x = block_at(a, (of->flags & MGL_WIDE_GATHERS) != 0 ? wide->x : wide->router);
-      out->op.out = block_at(a, wide->sorted);
-      return;
-    case MGL_OP_ADD:
-      out->op.x = block_at(a, wide->slot_sums);
-      out->op.out = block_at(a, wide->residual);
-      return;
-    default: break;
+  out->op.n = m.up ? m.features : row;
+  if (of->kind != (uint32_t)op->kind && m.up) {
+    out->op.eps = (float)op->attrs[MGL_ATTR_EPS];
+    out->op.x = block_at(a, (of->flags & MGL_WIDE_GATHERS) != 0 ? wide->x : wide->router);
+    out->op.out = block_at(a, wide->sorted);
+    return;
   }
-  const bool up = op->kind == MGL_OP_EXPERTS_UP;
+  if (of->kind != (uint32_t)op->kind) {
+    out->op.x = block_at(a, wide->slot_sums);
+    out->op.out = block_at(a, wide->residual);
+    return;
+  }
   out->op.tokens = out->with.experts.sorted_rows;
-  out->op.x = block_at(a, up ? wide->sorted : wide->gated);
-  out->op.out = block_at(a, up ? wide->gated : wide->slot_sums);
+  out->op.x = block_at(a, m.up ? wide->sorted : wide->gated);
+  out->op.out = block_at(a, m.up ? wide->gated : wide->slot_sums);
   out->op.weights =
       mgl_cuda_pointer(a->base[MGL_CUDA_MEMORY_WEIGHTS] + a->layout->matrices[of->op]);
 }
@@ -251,6 +249,11 @@ static void bind_experts(const mgl_cuda_wide_addresses *a, const mgl_schedule *s
 static mgl_wide_op bind_op(const mgl_cuda_wide_addresses *a, const mgl_schedule *s,
                            const mgl_schedule_op *of) {
   mgl_wide_op out = {.op = {.kind = of->kind, .tokens = s->tokens, .passes = of->splits}};
+  const mgl_op *op = &a->program->ops[of->op];
+  if (mgl_stages_mixture_of(a->program, op).experts != 0 && of->kind != MGL_OP_RMSNORM) {
+    bind_experts(a, s, of, &out);
+    return out;
+  }
   switch (of->kind) {
     case MGL_OP_EMBED: bind_embed(a, of->op, &out.op); break;
     case MGL_OP_ROPE_ANGLES: bind_angles(a, of->op, &out.op); break;
@@ -263,10 +266,6 @@ static mgl_wide_op bind_op(const mgl_cuda_wide_addresses *a, const mgl_schedule 
       out.with.attention = attention_of(a, s, of->op);
       out.op.flags = of->flags;
       break;
-    case MGL_OP_ROUTE:
-    case MGL_OP_EXPERTS_UP:
-    case MGL_OP_EXPERTS_DOWN:
-    case MGL_OP_ADD: bind_experts(a, s, of, &out); break;
     default:
       if (!mgl_op_kind_is_exchange((mgl_op_kind)of->kind)) {  // that only waits
         bind_linear(a, s, of, &out);
@@ -476,8 +475,8 @@ static void lay_out_experts(const mgl_graph *program, uint64_t *gated, mgl_cuda_
     out->sorted = mgl_cuda_take(&out->bytes, mgl_wide_x_bytes(rows, hidden));
     out->slot_sums = mgl_cuda_take(&out->bytes, (uint64_t)rows * hidden * sizeof(mgl_bf16));
     out->routes = mgl_cuda_take(&out->bytes, slots * sizeof(mgl_wide_route));
-    out->counts = mgl_cuda_take(
-        &out->bytes, (uint64_t)tokens / MGL_WIDE_ROUTED * m.experts * sizeof(uint32_t));
+    out->counts = mgl_cuda_take(&out->bytes,
+                                (uint64_t)tokens / MGL_WIDE_ROUTED * m.experts * sizeof(uint32_t));
     out->places = mgl_cuda_take(&out->bytes, slots * sizeof(uint32_t));
     out->tiles = mgl_cuda_take(&out->bytes, (uint64_t)tiles * sizeof(mgl_wide_expert_tile));
     // Behind the last row the factors of a whole tile are read.

@@ -31,12 +31,12 @@ static __device__ int mgl_ask_next_plan(mgl_protocol *, uint64_t) {
 MGL_DEVICE void mgl_wide_run_task(mgl_wide_worker *w, const mgl_wide_slot *slot) {
   uint32_t kind = slot->op.kind;
   if constexpr (MGL_WIDE_EXPERTS) {
-    if (kind == MGL_OP_ROUTE || kind == MGL_OP_ADD) {
+    if (mgl_wide_is_around_experts(kind)) {
       mgl_wide_task_experts(w, slot);
       return;
     }
     // One call: of two loops of products the compiler lets all products wait (C7512).
-    kind = kind == MGL_OP_ROUTER || mgl_wide_is_of_experts(kind) ? (uint32_t)MGL_OP_LOGITS : kind;
+    kind = mgl_wide_is_of_mixture(kind) ? (uint32_t)MGL_OP_LOGITS : kind;
   }
   switch (kind) {
     case MGL_OP_QKV_PROJ:

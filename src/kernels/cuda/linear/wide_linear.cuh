@@ -698,18 +698,24 @@ MGL_DEVICE void mgl_wide_multiply_packed(mgl_wide_worker *w, const mgl_wide_slot
   mgl_wide_multiply(w, tile->stages, resumes ? 1 : 0, d);
 }
 
+MGL_DEVICE bool mgl_wide_is_of_mixture(uint32_t kind) {
+  return kind == MGL_OP_ROUTER || mgl_wide_is_of_experts(kind);
+}
+
 // Of linears that mixtures have; else false.
 MGL_DEVICE bool mgl_wide_finish_mixture(mgl_wide_worker *w, const mgl_wide_slot *slot,
                                         const mgl_wide_tile *tile, float (&d)[MGL_WIDE_SUMS]) {
-  switch (slot->op.kind) {
-    case MGL_OP_ROUTER: mgl_wide_finish_router(w, slot, tile, d); return true;
-    case MGL_OP_EXPERTS_UP:
-      mgl_wide_apply_slot_rows(w, d);
-      mgl_wide_finish_gated(w, tile, d);
-      return true;
-    case MGL_OP_EXPERTS_DOWN: mgl_wide_finish_slots(w, slot, tile, d); return true;
-    default: return false;
+  if (slot->op.kind == MGL_OP_ROUTER) {
+    mgl_wide_finish_router(w, slot, tile, d);
+  } else if (mgl_wide_is_up(slot->op.kind)) {
+    mgl_wide_apply_slot_rows(w, d);
+    mgl_wide_finish_gated(w, tile, d);
+  } else if (mgl_wide_is_of_experts(slot->op.kind)) {
+    mgl_wide_finish_slots(w, slot, tile, d);
+  } else {
+    return false;
   }
+  return true;
 }
 
 MGL_DEVICE void mgl_wide_linear(mgl_wide_worker *w, const mgl_wide_slot *slot,

@@ -221,6 +221,10 @@ MGL_DEVICE bool mgl_wide_is_of_experts(uint32_t kind) {
   return MGL_WIDE_EXPERTS && (kind == MGL_OP_EXPERTS_UP || kind == MGL_OP_EXPERTS_DOWN);
 }
 
+MGL_DEVICE bool mgl_wide_is_up(uint32_t kind) {
+  return MGL_WIDE_EXPERTS && kind == MGL_OP_EXPERTS_UP;
+}
+
 // Row blocks of an op's matrices, of one expert.
 MGL_DEVICE uint32_t mgl_wide_row_blocks(const mgl_cuda_op *op) {
   const bool halves =

@@ -28,8 +28,8 @@ static_assert((MGL_WIDE_UNIT_FACTORS_AT + MGL_WIDE_ROUTED) * 4 <= MGL_WIDE_STAGE
                   (MGL_WIDE_ROUTES_AT + MGL_WIDE_CONSUMER_WARPS * MGL_EXPERT_SLOTS * 2) * 4 <=
                       MGL_WIDE_STAGED_BYTES,
               "room for a unit");
-static_assert(!MGL_HAS_EXPERTS || (MGL_WIDE_UNIT_SLOTS <= MGL_WIDE_CONSUMERS &&
-                                   MGL_EXPERT_SLOTS <= 32),
+static_assert(!MGL_HAS_EXPERTS ||
+                  (MGL_WIDE_UNIT_SLOTS <= MGL_WIDE_CONSUMERS && MGL_EXPERT_SLOTS <= 32),
               "a thread for each slot of a unit, a lane for each of a row");
 
 // --- route ---------------------------------------------------------------------------------------
@@ -126,8 +126,7 @@ MGL_DEVICE void mgl_wide_begin_experts(const mgl_wide_worker *w) {
   for (uint32_t first = 0; first < MGL_EXPERTS; first += 32) {
     const uint32_t expert = first + w->lane;
     const bool there = expert < MGL_EXPERTS;
-    const uint32_t rows =
-        there ? mgl_load_shared_word(at + (MGL_WIDE_TOTALS_AT + expert) * 4) : 0;
+    const uint32_t rows = there ? mgl_load_shared_word(at + (MGL_WIDE_TOTALS_AT + expert) * 4) : 0;
     const uint32_t taken = (rows + 7) / 8 * 8, tiles = mgl_wide_tiles_of_rows(rows);
     uint32_t rows_until = taken, tiles_until = tiles;  // of the lanes up to this one
 #pragma unroll
@@ -209,8 +208,8 @@ MGL_DEVICE void mgl_wide_place_slots(const mgl_wide_worker *w, const mgl_wide_sl
 // A warp: a row's x to all its places.
 MGL_DEVICE void mgl_wide_copy_row(const mgl_wide_worker *w, const mgl_wide_slot *slot, uint32_t row,
                                   uint32_t in_unit) {
-  const uint32_t places = mgl_shared_address(w->staged) +
-                          (MGL_WIDE_UNIT_PLACES_AT + in_unit * MGL_EXPERT_SLOTS) * 4;
+  const uint32_t places =
+      mgl_shared_address(w->staged) + (MGL_WIDE_UNIT_PLACES_AT + in_unit * MGL_EXPERT_SLOTS) * 4;
   const uint8_t *x = (const uint8_t *)slot->op.x;
   uint8_t *out = (uint8_t *)slot->op.out;
 #pragma unroll 2
@@ -319,6 +318,11 @@ MGL_DEVICE void mgl_wide_task_add(mgl_wide_worker *w, const mgl_wide_slot *slot)
       }
     }
   }
+}
+
+// Whether the op is one of this file's.
+MGL_DEVICE bool mgl_wide_is_around_experts(uint32_t kind) {
+  return kind == MGL_OP_ROUTE || kind == MGL_OP_ADD;
 }
 
 MGL_DEVICE void mgl_wide_task_experts(mgl_wide_worker *w, const mgl_wide_slot *slot) {

@@ -27,8 +27,8 @@ typedef struct mgl_stages_mixture {
   uint32_t around;      // the kind of what is done before experts_up, or behind experts_down
 } mgl_stages_mixture;
 mgl_stages_mixture mgl_stages_mixture_of(const mgl_graph *program, const mgl_op *op);
-// Tokens of the tiles of a program with experts, of each of which tokens * slots / experts rows have
-// one; a tile that is partly filled costs as much as a whole one. 0: it has none.
+// Tokens of the tiles of a program with experts, each of which tokens * slots / experts rows have;
+// a tile that is partly filled costs as much as a whole one. 0: it has none.
 uint32_t mgl_stages_expert_tile(const mgl_graph *program, uint32_t tokens);
 // The router whose logits an op of experts reads, or NULL.
 const mgl_op *mgl_stages_router_of(const mgl_graph *program, const mgl_op *op);

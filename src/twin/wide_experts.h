@@ -1,10 +1,10 @@
 // Experts in large iterations: what the steps of a mixture's ops leave for each other, for the host
 // and the kernel.
 //
-// Rows are sorted by expert, so that an expert's matrices are multiplied by tiles of all rows that
+// Rows are sorted by expert, so an expert's matrices are multiplied by tiles of all rows that
 // have it. Which rows these are only the iteration knows; so steps are those of the most tiles that
-// there can be, and a step finds its own in a list, or has nothing to do. Behind the router's logits
-// (a linear) come, each a stage:
+// there can be, and a step finds its own in a list, or has nothing to do. Behind the router, which
+// is a linear, come these, each a stage:
 //   route          a unit is MGL_WIDE_ROUTED rows: each row's experts and their weights, and how
 //                  many of the unit's rows have each expert
 //   route, MGL_WIDE_GATHERS

@@ -126,6 +126,13 @@ static void set_in_flight(const mgl_cuda_program *p, const mgl_cuda_launch_optio
   graph->in_flight_long = streaming ? 8 : 4;
   graph->in_flight = streaming ? 8 : graph->tokens == TOKENS_16 ? covering : 4;
   graph->in_flight_ahead = streaming ? covering + 1 : covering;
+  // Of pages on their way the loader remembers as many as the ring has.
+  if (graph->in_flight > p->smem_pages) {
+    graph->in_flight = p->smem_pages;
+  }
+  if (graph->in_flight_long > p->smem_pages) {
+    graph->in_flight_long = p->smem_pages;
+  }
   if (launch->in_flight != 0) {
     graph->in_flight = graph->in_flight_long = launch->in_flight;
   }

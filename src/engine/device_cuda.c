@@ -46,8 +46,8 @@ static mgl_status cuda_open(const mgl_build *build, void **out, mgl_error *err) 
 }
 
 // Whether the kernels of large iterations have all ops of a fused program: of those that fused
-// tasks cover, they lack windows, sinks, biases of sums and of experts, experts of codes, and custom
-// ops.
+// tasks cover, they lack windows, sinks, biases of sums and of experts, experts of codes, and
+// custom ops.
 static bool has_stages(const mgl_graph *fused) {
   return mgl_stages_run(fused, true) && mgl_cuda_custom_find(fused) == NULL;
 }

@@ -49,8 +49,8 @@ typedef struct mgl_cuda_wide_layout {
   // Activations, of the largest graph.
   uint64_t residual, squares, x, qkv, q, attended, gated, gathered, logits, angles, parts;
   uint64_t part_bytes;  // of parts
-  // Of experts (twin/wide_experts.h), of the largest graph: the router's logits, x sorted by expert,
-  // what experts_down makes of each sorted row, and the lists.
+  // Of experts (twin/wide_experts.h), of the largest graph: the router's logits, x sorted by
+  // expert, what experts_down makes of each sorted row, and the lists.
   uint64_t router, sorted, slot_sums, routes, counts, places, tiles, slot_rows;
   uint64_t inbox, inbox_bytes;  // of several ranks: the first of two, which have so many bytes each
   uint32_t shared_tiles;        // of several tasks, most of a graph

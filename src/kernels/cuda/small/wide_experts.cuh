@@ -10,8 +10,9 @@ enum {
   MGL_WIDE_UNIT_SLOTS = MGL_WIDE_ROUTED * MGL_EXPERT_SLOTS,
   MGL_WIDE_WARP_ROWS = MGL_WIDE_ROUTED / MGL_WIDE_CONSUMER_WARPS,
   // In the memory of staged output, as words: of route how many rows of a unit have each expert,
-  // and a row's routes for each warp; of sorting the experts' rows, those of the units before, where
-  // they begin, and their first tile, then the unit's experts and places, and its rows' factors.
+  // and a row's routes for each warp; of sorting each expert's rows, those of the units before,
+  // where they begin, and their first tile; then the unit's experts and places, and its rows'
+  // factors.
   MGL_WIDE_COUNTS_AT = 0,
   MGL_WIDE_ROUTES_AT = (MGL_EXPERTS + 1) / 2 * 2,
   MGL_WIDE_TOTALS_AT = 0,

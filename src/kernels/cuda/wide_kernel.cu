@@ -26,29 +26,36 @@ static __device__ int mgl_ask_next_plan(mgl_protocol *, uint64_t) {
   return -1;
 }
 
+// Whose body an op has: linears of mixtures have that of others, since of two loops of products the
+// compiler lets all products wait (C7512).
+MGL_DEVICE uint32_t mgl_wide_body_of(const mgl_cuda_op *op) {
+  return MGL_WIDE_EXPERTS && mgl_wide_is_of_mixture(op->kind) ? (uint32_t)MGL_OP_LOGITS : op->kind;
+}
+
 // A task. All of them in one function: one with an ABI gets no more registers than service warps
 // have.
 MGL_DEVICE void mgl_wide_run_task(mgl_wide_worker *w, const mgl_wide_slot *slot) {
-  uint32_t kind = slot->op.kind;
   if constexpr (MGL_WIDE_EXPERTS) {
-    if (mgl_wide_is_around_experts(kind)) {
+    if (mgl_wide_is_around_experts(slot->op.kind)) {
       mgl_wide_task_experts(w, slot);
       return;
     }
-    // One call: of two loops of products the compiler lets all products wait (C7512).
-    kind = mgl_wide_is_of_mixture(kind) ? (uint32_t)MGL_OP_LOGITS : kind;
   }
-  switch (kind) {
+  switch (mgl_wide_body_of(&slot->op)) {
     case MGL_OP_QKV_PROJ:
     case MGL_OP_LINEAR_ADD:
     case MGL_OP_GATE_UP:
     case MGL_OP_LOGITS: mgl_wide_task_linear(w, slot); break;
-    case MGL_OP_KV_WRITE: {
-      const uint32_t by = mgl_wide_turned_by(w, &slot->op, slot->step.begin);
-      mgl_wide_rope_kv(&slot->with.attention, slot->step.begin + by,
-                       mgl_wide_least(slot->step.end + by, w->block->token_count), threadIdx.x);
+    case MGL_OP_KV_WRITE:
+      if constexpr (MGL_RANKS > 1) {
+        const uint32_t by = mgl_wide_turned_by(w, &slot->op, slot->step.begin);
+        mgl_wide_rope_kv(&slot->with.attention, slot->step.begin + by,
+                         mgl_wide_least(slot->step.end + by, w->block->token_count), threadIdx.x);
+      } else {  // with an addend that is 0 the kernel of codes spills more
+        mgl_wide_rope_kv(&slot->with.attention, slot->step.begin,
+                         mgl_wide_least(slot->step.end, w->block->token_count), threadIdx.x);
+      }
       break;
-    }
     case MGL_OP_ATTEND: {
       const bool early = mgl_wide_begins_early(slot->op.kind);
       const mgl_attend_gate gate = {early ? &w->block->factored[w->slot] : nullptr, w->parity,

@@ -743,7 +743,8 @@ MGL_DEVICE void mgl_wide_linear(mgl_wide_worker *w, const mgl_wide_slot *slot,
     mgl_wide_finish_rotated(w, slot, tile);
     return;
   }
-  const bool leaves = !tile->whole && cut == (tile->first_stage == 0);
+  const bool first = tile->first_stage == 0;
+  const bool leaves = cut ? first && !tile->whole : !first;
   if (w->warp == 0 && w->lane == 0) {
     w->block->writes[w->slot] = leaves ? 0 : 1;
   }

@@ -41,7 +41,7 @@ bool mgl_stages_run(const mgl_graph *program, bool few);
 // Tokens of the graph of stages number `graph`, and the number of the one for so many tokens.
 uint32_t mgl_stages_graph_tokens(bool few, uint32_t graph);
 uint32_t mgl_stages_graph_for(bool few, uint32_t tokens);
-// The stages of that graph. Programs with weights of codes have tiles of 128 tokens at most.
+// The stages of that graph. Programs with codes or experts have tiles of 128 tokens at most.
 mgl_stages_options mgl_stages_options_of(const mgl_graph *program, bool few, uint32_t graph,
                                          uint32_t logit_rows, uint32_t workers);
 

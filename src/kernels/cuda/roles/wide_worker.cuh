@@ -227,23 +227,21 @@ MGL_DEVICE bool mgl_wide_is_up(uint32_t kind) {
 
 // Row blocks of an op's matrices, of one expert.
 MGL_DEVICE uint32_t mgl_wide_row_blocks(const mgl_cuda_op *op) {
-  const bool halves =
-      op->kind == MGL_OP_GATE_UP || (MGL_WIDE_EXPERTS && op->kind == MGL_OP_EXPERTS_UP);
+  const bool halves = op->kind == MGL_OP_GATE_UP || mgl_wide_is_up(op->kind);
   const uint32_t columns = halves ? MGL_CUDA_HALF_ROWS : MGL_CUDA_BLOCK_ROWS;
   return (op->n + columns - 1) / columns;
 }
 
-// Which of the experts' tiles of rows a tile has; its own tiles of features vary fastest, so that
+// Tiles of features of so many row blocks. Of experts they vary fastest among the tiles, so that
 // those who read the same rows do so together.
-MGL_DEVICE uint32_t mgl_wide_expert_tile_of(uint32_t number, uint32_t blocks) {
-  return number / ((blocks + MGL_WIDE_FEATURE_BLOCKS - 1) / MGL_WIDE_FEATURE_BLOCKS);
+MGL_DEVICE uint32_t mgl_wide_feature_tiles(uint32_t blocks) {
+  return (blocks + MGL_WIDE_FEATURE_BLOCKS - 1) / MGL_WIDE_FEATURE_BLOCKS;
 }
 
 MGL_DEVICE void mgl_wide_expert_rows(const mgl_wide_worker *w, uint32_t blocks,
                                      mgl_wide_tile *tile) {
   const mgl_wide_expert_tile *rows = &w->block->expert_tiles[w->slot];
-  const uint32_t of_features = (blocks + MGL_WIDE_FEATURE_BLOCKS - 1) / MGL_WIDE_FEATURE_BLOCKS;
-  tile->first_block = tile->number % of_features * MGL_WIDE_FEATURE_BLOCKS;
+  tile->first_block = tile->number % mgl_wide_feature_tiles(blocks) * MGL_WIDE_FEATURE_BLOCKS;
   tile->blocks = mgl_wide_least(blocks - tile->first_block, MGL_WIDE_FEATURE_BLOCKS);
   tile->token = rows->row;
   tile->tokens = rows->rows;
@@ -570,7 +568,7 @@ MGL_DEVICE bool mgl_wide_find_rows(mgl_wide_worker *w, const mgl_wide_slot *slot
   }
   if (w->lane == 0) {
     const uint32_t number = slot->step.begin / (slot->op.k_padded / MGL_WIDE_K);
-    const uint32_t at = mgl_wide_expert_tile_of(number, mgl_wide_row_blocks(&slot->op));
+    const uint32_t at = number / mgl_wide_feature_tiles(mgl_wide_row_blocks(&slot->op));
     w->block->expert_tiles[w->slot] = slot->with.experts.tiles[at];
   }
   __syncwarp();
@@ -722,7 +720,7 @@ MGL_DEVICE void mgl_wide_find_factors(mgl_wide_worker *w) {
         *(float4 *)&w->block->factors[w->slot][token] = mgl_wide_factors(op, first + token);
       }
     }
-    if (MGL_WIDE_EXPERTS && op->kind == MGL_OP_EXPERTS_UP) {
+    if (mgl_wide_is_up(op->kind)) {
       const mgl_wide_slot_row *rows = slot->with.experts.rows + mgl_wide_tile_of(w, slot).token;
       for (uint32_t token = w->lane; token < MGL_WIDE_TILE_TOKENS; token += 32) {
         w->block->factors[w->slot][token] = rows[token].factor;
@@ -764,8 +762,7 @@ MGL_DEVICE void mgl_wide_store(mgl_wide_worker *w) {
   while (mgl_wide_wait(w, &w->block->go[w->slot], w->parity)) {
     const mgl_wide_slot *slot = &w->block->slots[w->slot];
     mgl_mbarrier_wait(&w->block->done[w->slot], w->parity);
-    if (slot->op.kind == MGL_OP_GATE_UP ||
-        (MGL_WIDE_EXPERTS && slot->op.kind == MGL_OP_EXPERTS_UP)) {
+    if (slot->op.kind == MGL_OP_GATE_UP || mgl_wide_is_up(slot->op.kind)) {
       mgl_wide_store_staged(w, slot);
     }
     if (slot->step.trigger_event != MGL_NO_EVENT) {

@@ -14,6 +14,7 @@
 #define MGL_KERNELS_CUDA_LINEAR_TASKS_EXPERTS_CUH
 
 #include "kernels/cuda/common/experts.cuh"
+#include "kernels/cuda/linear/tasks_experts_mx4.cuh"
 #include "kernels/cuda/linear/tasks_linear_coded.cuh"
 #include "kernels/cuda/linear/tasks_linear_rows.cuh"
 
@@ -227,12 +228,22 @@ MGL_DEVICE bool mgl_experts_row(mgl_worker *w, mgl_linear *l, const mgl_one_norm
   return true;
 }
 
-// Takes a token's x, once it is there, as operands for codes. begins: says that the task has
-// inputs.
+// A token's x as operands for codes.
+template <bool UP, mgl_packing P>
+struct mgl_experts_columns {
+  mgl_coded_columns<UP, P> v;
+};
+
+template <bool UP>
+struct mgl_experts_columns<UP, MGL_PACKING_MX4> {
+  mgl_mx4_x v;
+};
+
+// Takes a token's x, once it is there, as such. begins: says that the task has inputs.
 template <bool UP, mgl_packing P>
 MGL_DEVICE void mgl_experts_coded_x(mgl_worker *w, const mgl_linear *l, const mgl_one_norm *norm,
                                     bool begins, mgl_one_x<UP> *mine,
-                                    mgl_coded_columns<UP, P> *columns) {
+                                    mgl_experts_columns<UP, P> *columns) {
   mgl_one_columns<UP> x = {};
   mgl_one_squares<UP> squares = {};
   mgl_one_await<UP, P>(w, l, mine);
@@ -240,8 +251,36 @@ MGL_DEVICE void mgl_experts_coded_x(mgl_worker *w, const mgl_linear *l, const mg
   if (begins) {
     mgl_task_began(w);
   }
-  mgl_coded_take_x<UP, P>(w, l, &x, columns);
+  if constexpr (P == MGL_PACKING_MX4) {
+    columns->v = mgl_mx4_find_x(w);
+    mgl_mx4_take_x<UP>(w, &x, &columns->v);
+  } else {
+    mgl_coded_take_x<UP, P>(w, l, &x, &columns->v);
+  }
   mgl_one_share_squares<UP, P>(w, l, &squares);
+}
+
+// The first page of a task, and a batch of row blocks, whose first page *page is.
+template <bool UP, mgl_packing P>
+MGL_DEVICE void mgl_experts_coded_read(const mgl_worker *w, const mgl_linear *l,
+                                       mgl_coded_ring *ring, mgl_coded_page<P> *page) {
+  if constexpr (P == MGL_PACKING_MX4) {
+    *page = {};
+    mgl_mx4_read(w, l, ring, mgl_mx4<UP>::PANELS, page);
+  } else {
+    mgl_coded_read<P>(w, l, ring, page);
+  }
+}
+
+template <bool UP, mgl_packing P>
+MGL_DEVICE void mgl_experts_coded_batch(const mgl_worker *w, const mgl_linear *l,
+                                        const mgl_experts_columns<UP, P> *columns, float *partial,
+                                        mgl_coded_page<P> *page, mgl_coded_ring *ring) {
+  if constexpr (P == MGL_PACKING_MX4) {
+    mgl_mx4_batch<UP>(w, l, &columns->v, partial, page, ring);
+  } else {
+    mgl_coded_batch<UP, P>(w, l, &columns->v, partial, page, ring);
+  }
 }
 
 // The same, of codes.
@@ -250,7 +289,7 @@ MGL_DEVICE bool mgl_experts_coded_row(mgl_worker *w, mgl_linear *l, const mgl_on
                                       uint32_t row) {
   const mgl_slot *slot = mgl_task_slot(w);
   mgl_one_x<UP> mine = {};
-  mgl_coded_columns<UP, P> columns = {};
+  mgl_experts_columns<UP, P> columns = {};
   if (l->carried) {
     mgl_one_ask<UP, P>(w, l, l->x, mgl_one_polls_all(l) ? mgl_one_rounds<P>(l) : 1, &mine);
   }
@@ -269,7 +308,7 @@ MGL_DEVICE bool mgl_experts_coded_row(mgl_worker *w, mgl_linear *l, const mgl_on
   if (!mgl_mbarrier_wait_or_stop(w->block, &w->block->go[w->slot], w->slot_parity)) {
     return false;
   }
-  mgl_coded_read<P>(w, l, &ring, &page);
+  mgl_experts_coded_read<UP, P>(w, l, &ring, &page);
   mgl_coded_release<P>(w, l, &ring, &page);
   if (!l->carried) {  // now there is a residual
     mgl_experts_aim<UP>(w, l, row, &output);
@@ -285,7 +324,7 @@ MGL_DEVICE bool mgl_experts_coded_row(mgl_worker *w, mgl_linear *l, const mgl_on
 #pragma unroll 1
   for (;;) {
     float *partial = (float *)w->scratch + buffer * MGL_ONE_BATCH_FLOATS;
-    mgl_coded_batch<UP, P>(w, l, &columns, partial, &page, &ring);
+    mgl_experts_coded_batch<UP, P>(w, l, &columns, partial, &page, &ring);
     mgl_sync_consumers();
     if (w->thread < MGL_ONE_OUTPUTS) {
       mgl_experts_finish<UP>(w, l, row, &output, &biases, partial);

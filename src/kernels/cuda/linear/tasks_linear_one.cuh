@@ -54,9 +54,13 @@ MGL_DEVICE uint32_t mgl_one_element(const mgl_worker *w, uint32_t piece) {
 }
 
 // The piece of x that this lane has in a round. Of codes, a column is half a share: two pieces that
-// follow each other, in two rounds.
+// follow each other, in two rounds. Of E2M1 a round is a page of two panels, in turn
+// (tasks_experts_mx4.cuh).
 template <mgl_packing P>
 MGL_DEVICE uint32_t mgl_one_piece(const mgl_worker *w, uint32_t round) {
+  if constexpr (P == MGL_PACKING_MX4) {
+    return (2 * round + w->lane / 4 % 2) * MGL_SHARE_CHUNKS + w->lane / 8;
+  }
   return P == MGL_PACKING_BF16 ? round * MGL_ONE_PIECES + w->lane / 4
                                : (round / 2 * MGL_ONE_PIECES + w->lane / 4) * 2 + round % 2;
 }
@@ -218,8 +222,11 @@ MGL_DEVICE void mgl_one_share_squares(const mgl_worker *w, const mgl_linear *l,
     static_assert(MGL_ONE_NORMED_ROUNDS == 2, "one round of slices");
 #pragma unroll
     for (uint32_t i = 0; i < 2 * MGL_ONE_PIECES; i++) {
-      sum += __shfl_sync(0xffffffffu, squares->v[NORMED ? i % 2 : 0],
-                         (int)(4 * (i / 2) + w->lane % 4));
+      const uint32_t round = P == MGL_PACKING_MX4 ? i / MGL_ONE_PIECES : i % 2;
+      const uint32_t holder =
+          P == MGL_PACKING_MX4 ? i % MGL_SHARE_CHUNKS * 2 + i / MGL_SHARE_CHUNKS % 2 : i / 2;
+      sum += __shfl_sync(0xffffffffu, squares->v[NORMED ? round : 0],
+                         (int)(4 * holder + w->lane % 4));
     }
   }
   sum += __shfl_xor_sync(0xffffffffu, sum, 1);

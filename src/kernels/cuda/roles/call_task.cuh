@@ -29,15 +29,22 @@ static __device__ __noinline__ uint32_t mgl_call(mgl_cuda_run *run, mgl_block *b
 
 static_assert(MGL_CUDA_SLOTS == 2, "a slot is one bit of the state");
 
-// The linears of one packing of codes.
+// The linears of one packing of codes. Only experts have E2M1.
 template <mgl_packing P>
 MGL_DEVICE uint32_t mgl_run_coded(mgl_cuda_run *run, mgl_block *block, uint32_t state,
                                   uint32_t function) {
   switch (function) {
-#define MGL_TASK_CODED(ENUM, name, ...) \
+#define MGL_CASE_CODED(ENUM, name, ...) \
   case MGL_CODED_##ENUM:                \
     return mgl_call<__VA_ARGS__>(run, block, state);
-#define MGL_TASK_CODED_EXPERTS(...) MGL_TARGET_IF_EXPERTS(MGL_TASK_CODED(__VA_ARGS__))
+#define MGL_TASK_CODED(ENUM, name, ...)                \
+  case MGL_CODED_##ENUM:                               \
+    if constexpr (P != MGL_PACKING_MX4) {              \
+      return mgl_call<__VA_ARGS__>(run, block, state); \
+    } else {                                           \
+      __builtin_unreachable();                         \
+    }
+#define MGL_TASK_CODED_EXPERTS(...) MGL_TARGET_IF_EXPERTS(MGL_CASE_CODED(__VA_ARGS__))
 #include "twin/variant.def"
     default: __builtin_unreachable();
   }

@@ -131,15 +131,16 @@ void gpu_ops_same_run(gpu_bench *bench, int count, char **arguments) {
   config.context_tokens = 4096;
   printf("\n## The same bits op by op\n\n");
   // Of small models, which have experts.
-  static const char *const models[] = {"oss", "oss_mxfp4", "experts_fp8", "experts_int4"};
+  static const char *const models[] = {"oss", "oss_mxfp4", "oss_odd", "experts_fp8",
+                                      "experts_int4"};
   bool known = only[0] == 0 || strcmp(only, "codes") == 0 || strcmp(only, "dense") == 0 ||
                strcmp(only, "mixture") == 0;
   for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
     known = known || strcmp(only, models[i]) == 0;
   }
   gpu_check(bench, known,
-            "expected codes, dense, mixture, oss, oss_mxfp4, experts_fp8, experts_int4 or nothing, "
-            "found \"%s\"",
+            "expected codes, dense, mixture, oss, oss_mxfp4, oss_odd, experts_fp8, experts_int4 or "
+            "nothing, found \"%s\"",
             only);
   if (only[0] == 0 || strcmp(only, "codes") == 0) {
     static const mgl_form forms[] = {

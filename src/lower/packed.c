@@ -69,7 +69,8 @@ static bool becomes_panels(const mgl_tensor *w, mgl_form form, uint32_t k, bool 
                (form.group & (form.group - 1)) == 0;
   bool groups =
       of_experts && k % MGL_PANEL_K != 0 ? power && k % form.group == 0 : power || form.group >= k;
-  return packing != MGL_PACKING_BF16 && (packing != MGL_PACKING_MX4 || of_experts) &&
+  return packing != MGL_PACKING_BF16 &&
+         (packing != MGL_PACKING_MX4 || (of_experts && form.group == MGL_MX4_GROUP)) &&
          (!form.offsets || packing == MGL_PACKING_Z4) && groups && k % MGL_PANEL_COLUMNS == 0;
 }
 
@@ -94,7 +95,7 @@ static mgl_status check_op(const mgl_graph *program, const mgl_op *op, mgl_error
       return mgl_error_set(
           err, MGL_ERR_UNSUPPORTED,
           "weight \"%s\" is %s [%u, %u]; the tasks of a GPU have e4m3, i8 and i4, "
-          "of experts e2m1, with groups of 32 to 1024 (powers of two) or whole rows, "
+          "of experts e2m1 in groups of 32, with groups of 32 to 1024 (powers of two) or whole rows, "
           "with offsets only i4, in rows of a multiple of %d%s",
           w->name, names[0], w->dims[rows_dim].number, m.k, MGL_PANEL_COLUMNS,
           m.experts != 0 ? ", of experts whole groups" : "");

@@ -216,11 +216,18 @@ typedef enum mgl_packing {
 // 16 bytes at 512 j + 16 lane. Codes of 4 bits: word 2 j + s of the 16 bytes at 16 lane, bits 4 u
 // of byte 2 i + h. Of E2M1 the four codes of a row are neighbours, since they choose bytes of a
 // table (mgl_e2m1_four): bits 16 u + 4 (2 i + h) of that word; and there is no code of -0.
+//
+// Of E2M1 scales are of 32 elements, bf16, and stand behind the codes of each 64 columns. So a row
+// block is bytes in the order of its columns, of which the loader takes any whole 64 by one copy.
 enum {
   MGL_PANEL_K = 1024,
   MGL_PANEL_COLUMNS = 64,
   MGL_PANEL_SCALE_BYTES = 64,  // of a group's rows; of its zero points too
   MGL_PANEL_LEAST_GROUP = 32,
+  MGL_MX4_GROUP = 32,
+  MGL_MX4_CODES_BYTES = 512,  // of 64 columns
+  MGL_MX4_SCALE_BYTES = 32,   // of a group's rows
+  MGL_MX4_BYTES = MGL_MX4_CODES_BYTES + 2 * MGL_MX4_SCALE_BYTES,
 };
 
 // An op's flags have its packing, and the logarithm of the elements that share a scale in a panel.
@@ -252,13 +259,20 @@ MGL_SHARED_FN uint32_t mgl_panels_of(uint32_t k) {
   return (k + (MGL_PANEL_K - 1)) / MGL_PANEL_K;
 }
 
+// Of E2M1, bytes of the first k elements of a row block, a multiple of 64.
+MGL_SHARED_FN uint32_t mgl_mx4_bytes(uint32_t k) {
+  return k / MGL_PANEL_COLUMNS * MGL_MX4_BYTES;
+}
+
 MGL_SHARED_FN uint32_t mgl_panel_codes_bytes(mgl_packing packing) {
   return MGL_CUDA_BLOCK_ROWS * MGL_PANEL_K / 8 * mgl_packing_bits(packing);
 }
 
 // Bytes of a group's scales, and zero points if there are any.
 MGL_SHARED_FN uint32_t mgl_panel_group_bytes(mgl_packing packing) {
-  return packing == MGL_PACKING_Z4 ? 2 * MGL_PANEL_SCALE_BYTES : MGL_PANEL_SCALE_BYTES;
+  return packing == MGL_PACKING_Z4    ? 2 * MGL_PANEL_SCALE_BYTES
+         : packing == MGL_PACKING_MX4 ? MGL_MX4_SCALE_BYTES
+                                      : MGL_PANEL_SCALE_BYTES;
 }
 
 // group: elements of a row that share a scale, a power of two; MGL_PANEL_K where they are more.
@@ -274,6 +288,10 @@ MGL_SHARED_FN uint32_t mgl_op_panel_bytes(const mgl_cuda_op *op) {
 // are neighbours, as lanes read them.
 MGL_SHARED_FN uint32_t mgl_panel_scale_offset(mgl_packing packing, uint32_t group_idx,
                                               uint32_t row) {
+  if (packing == MGL_PACKING_MX4) {
+    return group_idx / 2 * MGL_MX4_BYTES + MGL_MX4_CODES_BYTES +
+           group_idx % 2 * MGL_MX4_SCALE_BYTES + row % 8 * 4 + row / 8 * 2;
+  }
   return mgl_panel_codes_bytes(packing) + group_idx * mgl_panel_group_bytes(packing) + row % 8 * 8 +
          row / 8 * 4;
 }
@@ -328,6 +346,12 @@ MGL_SHARED_FN uint32_t mgl_panel_word(mgl_packing packing, const mgl_code_rows *
     out |= mgl_code_of(packing, m, rows[word % 2] + g, element) << 8 * i;
   }
   return out;
+}
+
+// Where in a panel that word lies.
+MGL_SHARED_FN uint32_t mgl_panel_word_offset(mgl_packing packing, uint32_t index) {
+  const uint32_t words = MGL_MX4_CODES_BYTES / 4;
+  return packing == MGL_PACKING_MX4 ? index / words * MGL_MX4_BYTES + index % words * 4 : index * 4;
 }
 
 // The bits of word `index` of codes that are of rows of half u.
@@ -429,14 +453,20 @@ MGL_SHARED_FN void mgl_pack_codes_share(mgl_place at, mgl_packing packing, mgl_c
     uint32_t rows[2] = {UINT32_MAX - 8, UINT32_MAX - 8};  // no rows
     rows[u] = half_idx * MGL_CUDA_HALF_ROWS;
     for (uint32_t j = at.thread; j < words; j += at.thread_count) {
-      mgl_panel_put(to + j * 4, mgl_panel_word(packing, &m, rows, panel, j),
+      mgl_panel_put(to + mgl_panel_word_offset(packing, j),
+                    mgl_panel_word(packing, &m, rows, panel, j),
                     mgl_panel_half_mask(packing, u, j));
     }
     for (uint32_t j = at.thread; j < scales; j += at.thread_count) {
       uint32_t row = j % MGL_CUDA_HALF_ROWS, idx = j / MGL_CUDA_HALF_ROWS;
       uint32_t element = panel * MGL_PANEL_K + idx * group;
       const uint32_t place = mgl_panel_scale_offset(packing, idx, row + u * MGL_CUDA_HALF_ROWS);
-      mgl_panel_put(to + place, mgl_panel_float(&m, m.scales, rows[u] + row, element), UINT32_MAX);
+      const uint32_t scale = mgl_panel_float(&m, m.scales, rows[u] + row, element);
+      if (packing == MGL_PACKING_MX4) {
+        mgl_panel_put(to + place - 2 * u, scale >> 16 << 16 * u, 0xffffu << 16 * u);
+        continue;
+      }
+      mgl_panel_put(to + place, scale, UINT32_MAX);
       if (packing == MGL_PACKING_Z4) {
         mgl_panel_put(to + place + MGL_PANEL_SCALE_BYTES,
                       mgl_panel_zero(&m, rows[u] + row, element), UINT32_MAX);
@@ -465,6 +495,13 @@ MGL_SHARED_FN mgl_panel_part mgl_panel_part_of(mgl_packing packing, uint32_t pan
   count = count < k - column ? count : k - column;
   mgl_panel_part part;
   part.columns = count;
+  if (packing == MGL_PACKING_MX4) {  // scales are among codes
+    part.codes_from = column / MGL_PANEL_COLUMNS * MGL_MX4_BYTES;
+    part.codes_to = done / MGL_PANEL_COLUMNS * MGL_MX4_BYTES;
+    part.codes_bytes = count / MGL_PANEL_COLUMNS * MGL_MX4_BYTES;
+    part.scales_from = part.scales_to = part.scales_bytes = 0;
+    return part;
+  }
   part.codes_from = before + in_panel * (codes / MGL_PANEL_K);
   part.codes_to = done * (codes / MGL_PANEL_K);
   part.codes_bytes = count * (codes / MGL_PANEL_K);

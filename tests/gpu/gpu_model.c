@@ -57,8 +57,6 @@ static const struct {
     {"oss", OSS(1024, 256, "")},
     // Rows end within a panel, of gate and up and of down's slots; the others' within a page.
     {"oss_mxfp4", OSS(1600, 320, ",\"quantization_config\":{\"quant_method\":\"mxfp4\"}")},
-    // A last page with one panel, of both.
-    {"oss_odd", OSS(2112, 576, ",\"quantization_config\":{\"quant_method\":\"mxfp4\"}")},
     {"windows",  // longer and shorter than a chunk, in every layer
      "{\"architectures\":[\"MistralForCausalLM\"],\"model_type\":\"mistral\",\"vocab_size\":1000,"
      "\"hidden_size\":256,\"intermediate_size\":640,\"num_hidden_layers\":3,"

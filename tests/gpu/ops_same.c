@@ -131,15 +131,14 @@ void gpu_ops_same_run(gpu_bench *bench, int count, char **arguments) {
   config.context_tokens = 4096;
   printf("\n## The same bits op by op\n\n");
   // Of small models, which have experts.
-  static const char *const models[] = {"oss", "oss_mxfp4", "oss_odd", "experts_fp8",
-                                      "experts_int4"};
+  static const char *const models[] = {"oss", "oss_mxfp4", "experts_fp8", "experts_int4"};
   bool known = only[0] == 0 || strcmp(only, "codes") == 0 || strcmp(only, "dense") == 0 ||
-               strcmp(only, "mixture") == 0;
+               strcmp(only, "mixture") == 0 || strchr(only, '/') != NULL;
   for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
     known = known || strcmp(only, models[i]) == 0;
   }
   gpu_check(bench, known,
-            "expected codes, dense, mixture, oss, oss_mxfp4, oss_odd, experts_fp8, experts_int4 or "
+            "expected codes, dense, mixture, oss, oss_mxfp4, experts_fp8, experts_int4, a folder or "
             "nothing, found \"%s\"",
             only);
   if (only[0] == 0 || strcmp(only, "codes") == 0) {
@@ -166,6 +165,12 @@ void gpu_ops_same_run(gpu_bench *bench, int count, char **arguments) {
     config.mixture = (mgl_mixture){
         .expert_count = 16, .slots = 4, .inner_size = 256, .renormalise = true, .scale = 1};
     compare_model(bench, &config, 150, MIXTURE_OPS);
+  }
+  if (strchr(only, '/') != NULL) {
+    gpu_model model;
+    gpu_model_open(only, &model);
+    compare_model(bench, &model.config, 150, 1);
+    gpu_model_close(&model);
   }
   for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
     if (only[0] == 0 || strcmp(only, models[i]) == 0) {

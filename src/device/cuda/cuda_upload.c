@@ -134,6 +134,27 @@ static mgl_status check_zeros(const mgl_tensor *tensor, target t, mgl_error *err
   return MGL_OK;
 }
 
+// Scales of E2M1 are bf16 in panels: powers of two are, as all published formats have them.
+static mgl_status check_scales(const mgl_tensor *tensor, target t, mgl_error *err) {
+  const mgl_row_layout layout = mgl_row_layout_of(mgl_tensor_form(tensor), t.k);
+  for (uint64_t row = 0; tensor->dtype == MGL_DTYPE_E2M1 && row < t.rows; row++) {
+    const unsigned char *scales = t.from + row * layout.bytes + layout.scales;
+    for (uint32_t g = 0; g < layout.groups; g++) {
+      uint32_t bits;
+      memcpy(&bits, scales + g * sizeof bits, sizeof bits);
+      if ((bits & 0xffffu) != 0) {
+        float scale;
+        memcpy(&scale, &bits, sizeof scale);
+        return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                             "weight \"%s\", row %llu, group %u: expected a scale that bf16 has, "
+                             "found %.9g; run it on the CPU",
+                             t.name, (unsigned long long)row, g, (double)scale);
+      }
+    }
+  }
+  return MGL_OK;
+}
+
 // Of codes, whose rows the host has made (mgl_cpu_weights).
 static mgl_status pack_codes(uploader *u, target t, mgl_packed_matrices m, mgl_error *err) {
   const mgl_cuda_driver *driver = &u->p->device->driver;
@@ -142,6 +163,7 @@ static mgl_status pack_codes(uploader *u, target t, mgl_packed_matrices m, mgl_e
   const mgl_row_layout row = mgl_row_layout_of(mgl_tensor_form(tensor), m.k);
   uint32_t packing = m.packing;
   MGL_TRY(check_zeros(tensor, t, err));
+  MGL_TRY(check_scales(tensor, t, err));
   uint64_t most = u->p->layout.bytes[MGL_CUDA_MEMORY_STAGING] / row.bytes / MGL_CUDA_HALF_ROWS *
                   MGL_CUDA_HALF_ROWS;
   for (uint64_t begin = 0; begin < t.rows; begin += most) {

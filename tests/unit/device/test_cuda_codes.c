@@ -44,6 +44,9 @@ static unsigned char *make_rows(mgl_form form, unsigned codes, uint32_t row_coun
     }
     for (uint32_t g = 0; g < layout.groups; g++) {
       scales[g] = 0.5f + (float)(row * 131 + g * 7 + seed) * 0x1p-9f;
+      if (form.dtype == MGL_DTYPE_E2M1) {  // bf16 in panels
+        scales[g] = mgl_bf16_to_f32(mgl_f32_to_bf16(scales[g]));
+      }
       offsets[g] = scales[g] * (float)((int)((row * 5 + g * 3 + seed) % 16) - 8);
     }
     mgl_row_write(form, k, row_codes, scales, form.offsets ? offsets : NULL,
@@ -62,7 +65,8 @@ static unsigned find_code(mgl_packing packing, const uint8_t *panel, uint32_t ro
   const uint32_t lane = 4 * g + t;
   uint32_t word;
   if (packing >= MGL_PACKING_I4) {
-    memcpy(&word, panel + column * 512 + 16 * lane + (2 * j + s) * 4, sizeof word);
+    const uint32_t bytes = packing == MGL_PACKING_MX4 ? 576 : 512;  // of 64 columns
+    memcpy(&word, panel + column * bytes + 16 * lane + (2 * j + s) * 4, sizeof word);
     if (packing == MGL_PACKING_MX4) {
       const unsigned code = word >> (16 * u + 4 * (2 * i + h)) & 15;
       assert_int_not_equal(code, 8);
@@ -75,6 +79,14 @@ static unsigned find_code(mgl_packing packing, const uint8_t *panel, uint32_t ro
 
 static float find_scale(mgl_packing packing, const uint8_t *panel, uint32_t group, uint32_t row) {
   float scale;
+  if (packing == MGL_PACKING_MX4) {
+    uint16_t bits;
+    memcpy(&bits, panel + group / 2 * 576 + 512 + group % 2 * 32 + row % 8 * 4 + row / 8 * 2,
+           sizeof bits);
+    const uint32_t word = (uint32_t)bits << 16;
+    memcpy(&scale, &word, sizeof scale);
+    return scale;
+  }
   uint32_t codes_bytes = packing >= MGL_PACKING_I4 ? 8192 : 16384;
   uint32_t group_bytes = packing == MGL_PACKING_Z4 ? 128 : 64;
   memcpy(&scale, panel + codes_bytes + group * group_bytes + row % 8 * 8 + row / 8 * 4,
@@ -147,6 +159,9 @@ static void panels_hold_what_the_rows_do(void **state) {
       const uint32_t rows = shapes[j].rows, k = shapes[j].k;
       const mgl_form form = {
           .dtype = kinds[i].dtype, .group = shapes[j].group, .offsets = kinds[i].zeros};
+      if (kinds[i].packing == MGL_PACKING_MX4 && form.group != MGL_MX4_GROUP) {
+        continue;
+      }
       const uint32_t group = form.group < MGL_PANEL_K ? form.group : (uint32_t)MGL_PANEL_K;
       size_t bytes =
           (rows + 15) / 16 * (size_t)((k + 1023) / 1024) * mgl_panel_bytes(kinds[i].packing, group);
@@ -218,6 +233,9 @@ static void panels_of_slots_are_those_of_one_row(void **state) {
       const uint32_t k = shapes[j].k, slots = shapes[j].slots;
       const mgl_form form = {
           .dtype = kinds[i].dtype, .group = shapes[j].group, .offsets = kinds[i].zeros};
+      if (kinds[i].packing == MGL_PACKING_MX4 && form.group != MGL_MX4_GROUP) {
+        continue;
+      }
       const uint32_t panel_bytes = mgl_panel_bytes(kinds[i].packing, form.group);
       const size_t bytes = (size_t)slots * k / MGL_PANEL_K * panel_bytes;
       unsigned char *sources[MOST_SLOTS];
@@ -250,9 +268,10 @@ static void gate_and_up_share_words(void **state) {
   (void)state;
   enum { ROWS = 24, K = 1024 };
   for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
-    const mgl_form form = {.dtype = kinds[i].dtype, .group = 64, .offsets = kinds[i].zeros};
+    const uint32_t group = kinds[i].packing == MGL_PACKING_MX4 ? MGL_MX4_GROUP : 64;
+    const mgl_form form = {.dtype = kinds[i].dtype, .group = group, .offsets = kinds[i].zeros};
     size_t row_bytes = mgl_row_layout_of(form, K).bytes;
-    size_t bytes = ROWS / 8 * (size_t)mgl_panel_bytes(kinds[i].packing, 64);
+    size_t bytes = ROWS / 8 * (size_t)mgl_panel_bytes(kinds[i].packing, group);
     unsigned char *gate = make_rows(form, kinds[i].codes, ROWS, K, 3);
     unsigned char *up = make_rows(form, kinds[i].codes, ROWS, K, 4);
     uint8_t *packed = mgl_alloc(bytes);

@@ -26,7 +26,7 @@
 #define MGL_PAGE_BYTES MGL_CUDA_PAGE_BYTES  // from an smem page to the next; codes have scales
 #endif
 
-enum { MGL_HAS_CODES = MGL_PACKINGS > 1 };
+enum { MGL_HAS_CODES = MGL_PACKINGS > 1, MGL_HAS_MX4 = MGL_PACKINGS >> MGL_PACKING_MX4 & 1 };
 
 // Row blocks of a batch, for a number of row tiles, but for the bodies of 2 to 16 tokens.
 static __device__ constexpr uint32_t mgl_batch_blocks(uint32_t row_tiles) {

@@ -53,6 +53,7 @@ struct mgl_coded {
   static constexpr int PANELS = NIBBLES ? 2 : 1;  // of a page
   static constexpr int GROUP_BYTES = (ZEROS ? 2 : 1) * MGL_PANEL_SCALE_BYTES;
   static constexpr int CODES_BYTES = SHARE_QUADS * 512 * MGL_CUDA_CONSUMER_WARPS;
+  static constexpr bool MIXED = P == MGL_PACKING_MX4;  // scales stand behind the codes of 64 columns
   // Sums of products: those of f16 are of half a share at most, since for one token the halves are
   // multiplied by different columns.
   static constexpr int CHAINS = WHOLE || MGL_SHARE_SUMS > 2 ? (int)MGL_SHARE_SUMS : 2;
@@ -87,6 +88,13 @@ MGL_DEVICE mgl_share_places mgl_find_share_of(uint32_t share, uint32_t lane,
                                               const mgl_cuda_op *op) {
   const uint32_t group_shift = mgl_op_group_shift(op), zero = op->zero;
   mgl_share_places at;
+  if constexpr (mgl_coded<P>::MIXED) {
+    at.codes = mgl_kept(share * (MGL_SHARE_K / MGL_PANEL_COLUMNS * MGL_MX4_BYTES) + lane * 16);
+    at.scales = at.codes - lane * 16 + MGL_MX4_CODES_BYTES + lane / 4 * 4;
+    at.step[0] = at.step[1] = 0;
+    at.signs = 0x80808080u + zero;
+    return at;
+  }
   at.codes = mgl_kept(share * (mgl_coded<P>::SHARE_QUADS * 512) + lane * 16);
   at.scales =
       mgl_kept(mgl_coded<P>::CODES_BYTES +
@@ -112,6 +120,20 @@ MGL_DEVICE float2 mgl_load_shared_pair(uint32_t address) {
 // panel: address in shared memory.
 template <mgl_packing P>
 MGL_DEVICE void mgl_read_share(const mgl_share_places *at, uint32_t panel, mgl_share<P> *out) {
+  if constexpr (mgl_coded<P>::MIXED) {
+    static_assert(MGL_SHARE_SUMS == MGL_SHARE_CHUNKS || !MGL_HAS_MX4, "groups of 32");
+#pragma unroll
+    for (int i = 0; i < mgl_coded<P>::SHARE_QUADS; i++) {
+      out->v[i] = mgl_load_shared(panel + at->codes + i * MGL_MX4_BYTES);
+    }
+#pragma unroll
+    for (int i = 0; i < MGL_SHARE_SUMS; i++) {
+      const uint32_t pair = mgl_load_shared_word(panel + at->scales + i / 2 * MGL_MX4_BYTES +
+                                                 i % 2 * MGL_MX4_SCALE_BYTES);
+      out->scale[i] = {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
+    }
+    return;
+  }
 #pragma unroll
   for (int i = 0; i < mgl_coded<P>::SHARE_QUADS; i++) {
     out->v[i] = mgl_load_shared(panel + at->codes + i * 512);

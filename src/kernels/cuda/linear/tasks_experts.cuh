@@ -228,16 +228,21 @@ MGL_DEVICE bool mgl_experts_row(mgl_worker *w, mgl_linear *l, const mgl_one_norm
   return true;
 }
 
-// A token's x as operands for codes.
+// A token's x as operands for codes, and a warp's part of a page.
 template <bool UP, mgl_packing P>
 struct mgl_experts_columns {
   mgl_coded_columns<UP, P> v;
+  typedef mgl_coded_page<P> page;
 };
 
 template <bool UP>
 struct mgl_experts_columns<UP, MGL_PACKING_MX4> {
   mgl_mx4_x v;
+  typedef mgl_mx4_page page;
 };
+
+template <bool UP, mgl_packing P>
+using mgl_experts_page = typename mgl_experts_columns<UP, P>::page;
 
 // Takes a token's x, once it is there, as such. begins: says that the task has inputs.
 template <bool UP, mgl_packing P>
@@ -263,19 +268,21 @@ MGL_DEVICE void mgl_experts_coded_x(mgl_worker *w, const mgl_linear *l, const mg
 // The first page of a task, and a batch of row blocks, whose first page *page is.
 template <bool UP, mgl_packing P>
 MGL_DEVICE void mgl_experts_coded_read(const mgl_worker *w, const mgl_linear *l,
-                                       mgl_coded_ring *ring, mgl_coded_page<P> *page) {
+                                       mgl_coded_ring *ring, mgl_experts_page<UP, P> *page) {
   if constexpr (P == MGL_PACKING_MX4) {
     *page = {};
-    mgl_mx4_read(w, l, ring, mgl_mx4<UP>::PANELS, page);
+    mgl_mx4_read(w, ring, mgl_mx4<UP>::PANELS, page);
+    mgl_mx4_release(w, l, ring, page);
   } else {
     mgl_coded_read<P>(w, l, ring, page);
+    mgl_coded_release<P>(w, l, ring, page);
   }
 }
 
 template <bool UP, mgl_packing P>
 MGL_DEVICE void mgl_experts_coded_batch(const mgl_worker *w, const mgl_linear *l,
                                         const mgl_experts_columns<UP, P> *columns, float *partial,
-                                        mgl_coded_page<P> *page, mgl_coded_ring *ring) {
+                                        mgl_experts_page<UP, P> *page, mgl_coded_ring *ring) {
   if constexpr (P == MGL_PACKING_MX4) {
     mgl_mx4_batch<UP>(w, l, &columns->v, partial, page, ring);
   } else {
@@ -300,7 +307,7 @@ MGL_DEVICE bool mgl_experts_coded_row(mgl_worker *w, mgl_linear *l, const mgl_on
   ring.left = (slot->end - slot->begin) *
               ((mgl_coded_panels(l) + (mgl_coded<P>::PANELS - 1)) / mgl_coded<P>::PANELS);
   mgl_coded_aim(w, l, &ring);
-  mgl_coded_page<P> page;
+  mgl_experts_page<UP, P> page;
   const bool early = mgl_experts_x_is_early<UP>(l, row);
   if (early) {
     mgl_experts_coded_x<UP, P>(w, l, norm, false, &mine, &columns);
@@ -309,7 +316,6 @@ MGL_DEVICE bool mgl_experts_coded_row(mgl_worker *w, mgl_linear *l, const mgl_on
     return false;
   }
   mgl_experts_coded_read<UP, P>(w, l, &ring, &page);
-  mgl_coded_release<P>(w, l, &ring, &page);
   if (!l->carried) {  // now there is a residual
     mgl_experts_aim<UP>(w, l, row, &output);
   }

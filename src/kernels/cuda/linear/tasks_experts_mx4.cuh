@@ -128,15 +128,14 @@ MGL_DEVICE void mgl_mx4_load_x(uint32_t from, uint32_t own_chunk, mgl_mx4_column
 
 // The products of a share: sums of this lane's chunk, of rows g and g + 8, of both pieces.
 template <int PANEL>
-MGL_DEVICE void mgl_mx4_multiply(const mgl_share<MGL_PACKING_MX4> *s, const mgl_mx4_columns *x,
-                                 int d[4]) {
+MGL_DEVICE void mgl_mx4_multiply(const uint4 codes[2], const mgl_mx4_columns *x, int d[4]) {
   d[0] = d[1] = d[2] = d[3] = 0;
 #pragma unroll
   for (int chunk = 0; chunk < MGL_SHARE_CHUNKS; chunk++) {
     uint32_t plus[4], minus[4];
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-      const uint32_t word = mgl_word_of(s->v[chunk / 2], chunk % 2 * 2 + i);
+      const uint32_t word = mgl_word_of(codes[chunk / 2], chunk % 2 * 2 + i);
       const uint32_t other = word ^ 0x88888888u;
       plus[2 * i] = mgl_e2m1_plus(word);
       plus[2 * i + 1] = mgl_e2m1_plus(word >> 16);
@@ -148,83 +147,115 @@ MGL_DEVICE void mgl_mx4_multiply(const mgl_share<MGL_PACKING_MX4> *s, const mgl_
   }
 }
 
-// Adds the sums of a share, chunk after chunk, as mgl_coded_add does.
+// Adds the sums of a share, chunk after chunk, as mgl_coded_add does. left: columns from the share's
+// first to the row's end, behind which there are no scales; x is 0 there.
 MGL_DEVICE void mgl_mx4_add(const mgl_worker *w, const int d[4], float x_down,
-                            const float2 scale[MGL_SHARE_SUMS], mgl_one_sums *sums) {
-  int whole[2] = {d[0] * 256 + d[1], d[2] * 256 + d[3]};
+                            const uint32_t scale[MGL_SHARE_CHUNKS], int left, mgl_one_sums *sums) {
+  const float low = mgl_whole_sum(d[0], d[1]) * x_down, high = mgl_whole_sum(d[2], d[3]) * x_down;
 #pragma unroll
-  for (int bit = 1; bit < MGL_SHARE_CHUNKS / MGL_SHARE_SUMS; bit *= 2) {
-    whole[0] += __shfl_xor_sync(0xffffffffu, whole[0], bit);
-    whole[1] += __shfl_xor_sync(0xffffffffu, whole[1], bit);
-  }
-  const float low = (float)whole[0] * x_down, high = (float)whole[1] * x_down;
-#pragma unroll
-  for (int j = 0; j < MGL_SHARE_SUMS; j++) {
-    const int holder = (int)(w->lane & ~3u) + j * (MGL_SHARE_CHUNKS / MGL_SHARE_SUMS);
-    mgl_add_scaled(__shfl_sync(0xffffffffu, low, holder), scale[j].x, &sums->low);
-    mgl_add_scaled(__shfl_sync(0xffffffffu, high, holder), scale[j].y, &sums->high);
+  for (int j = 0; j < MGL_SHARE_CHUNKS; j++) {
+    const int holder = (int)(w->lane & ~3u) + j;
+    const uint32_t pair = j * MGL_CHUNK_K < left ? scale[j] : 0;
+    mgl_add_scaled(__shfl_sync(0xffffffffu, low, holder), __uint_as_float(pair << 16), &sums->low);
+    mgl_add_scaled(__shfl_sync(0xffffffffu, high, holder), __uint_as_float(pair & 0xffff0000u),
+                   &sums->high);
   }
 }
 
 // --- pages ---------------------------------------------------------------------------------------
 
+// A warp's part of a page.
+struct mgl_mx4_page {
+  uint4 v[2][2];                         // codes of a panel's share
+  uint32_t scale[2][MGL_SHARE_CHUNKS];  // of rows g and g + 8, bf16
+};
+
 // Sends a page of so many panels on its way to registers, as mgl_coded_read does.
-MGL_DEVICE void mgl_mx4_read(const mgl_worker *w, const mgl_linear *l, mgl_coded_ring *ring,
-                             int panels, mgl_coded_page<MGL_PACKING_MX4> *out) {
+MGL_DEVICE void mgl_mx4_read(const mgl_worker *w, mgl_coded_ring *ring, int panels,
+                             mgl_mx4_page *out) {
   if (!ring->ready) {
     mgl_page_wait_at(w, ring->full, ring->parity);
   }
+  const uint32_t share = ring->from + w->warp * (2 * MGL_MX4_BYTES);
+  const uint32_t codes = share + w->lane * 16, scales = share + w->lane / 4 * 4;
 #pragma unroll
   for (int i = 0; i < 2; i++) {
-    if (i < panels) {
-      mgl_read_share<MGL_PACKING_MX4>(&l->share, ring->from + i * l->panel_bytes, &out->share[i]);
+    if (i >= panels) {
+      break;
+    }
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+      const int at = (MGL_PANEL_K / MGL_PANEL_COLUMNS * i + j) * MGL_MX4_BYTES;
+      out->v[i][j] = mgl_load_shared(codes + at);
+      out->scale[i][2 * j] = mgl_load_shared_word(scales + at + MGL_MX4_CODES_BYTES);
+      out->scale[i][2 * j + 1] =
+          mgl_load_shared_word(scales + at + MGL_MX4_CODES_BYTES + MGL_MX4_SCALE_BYTES);
     }
   }
   ring->left--;
+}
+
+// Once it is in registers the loader may fill its place again.
+MGL_DEVICE void mgl_mx4_release(const mgl_worker *w, const mgl_linear *l, mgl_coded_ring *ring,
+                                const mgl_mx4_page *page) {
+  uint32_t bits = 0;
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    bits |= page->v[i][0].x | page->v[i][1].x;
+#pragma unroll
+    for (int j = 0; j < MGL_SHARE_CHUNKS; j++) {
+      bits |= page->scale[i][j];
+    }
+  }
+  mgl_coded_leave(w, l, ring, ring->full + MGL_ONE_FREE + (bits & l->zero));
 }
 
 // Page `number` of a row block: its products, and meanwhile the next page is asked for, which is
 // there in *page at the end.
 template <bool UP>
 MGL_DEVICE void mgl_mx4_step(const mgl_worker *w, const mgl_linear *l, const mgl_mx4_x *from,
-                             int number, mgl_mx4_columns *x, mgl_coded_page<MGL_PACKING_MX4> *page,
+                             int number, mgl_mx4_columns *x, mgl_mx4_page *page,
                              mgl_coded_ring *ring, mgl_one_sums *sums) {
-  constexpr int PANELS = mgl_mx4<UP>::PANELS, PAGES = mgl_mx4<UP>::PAGES;
+  constexpr int K = mgl_mx4<UP>::K, PANELS = mgl_mx4<UP>::PANELS, PAGES = mgl_mx4<UP>::PAGES;
   const bool two = PANELS % 2 == 0 || number + 1 < PAGES;
   const bool next_has_two = PANELS % 2 == 0 || (number + 1) % PAGES + 1 < PAGES;
   int d[2][4];
   mgl_mx4_load_x(from->x + number * MGL_MX4_PAGE_X_BYTES, w->lane / 8, x);
   const float2 down = mgl_load_shared_pair(from->down + number * 2 * (uint32_t)sizeof(float));
-  mgl_mx4_multiply<0>(&page->share[0], x, d[0]);
+  mgl_mx4_multiply<0>(page->v[0], x, d[0]);
   if (two) {
-    mgl_mx4_multiply<1>(&page->share[1], x, d[1]);
+    mgl_mx4_multiply<1>(page->v[1], x, d[1]);
   }
-  float2 scale[2][MGL_SHARE_SUMS];
+  uint32_t scale[2][MGL_SHARE_CHUNKS];
 #pragma unroll
-  for (int j = 0; j < MGL_SHARE_SUMS; j++) {
-    scale[0][j] = page->share[0].scale[j];
-    scale[1][j] = page->share[1].scale[j];
+  for (int j = 0; j < MGL_SHARE_CHUNKS; j++) {
+    scale[0][j] = page->scale[0][j];
+    scale[1][j] = page->scale[1][j];
   }
   const bool more = ring->left > 0;
   if (more) {
-    mgl_mx4_read(w, l, ring, next_has_two ? 2 : 1, page);
+    mgl_mx4_read(w, ring, next_has_two ? 2 : 1, page);
   }
-  mgl_mx4_add(w, d[0], down.x, scale[0], sums);
+  // Only the last panel of a row may be cut.
+  const int left = K - number * 2 * MGL_PANEL_K - (int)w->warp * MGL_SHARE_K;
+  const bool cuts = K % MGL_PANEL_K != 0 && number + 1 == PAGES;
+  const int cut[2] = {cuts && PANELS % 2 != 0 ? left : (int)MGL_SHARE_K,
+                      cuts && PANELS % 2 == 0 ? left - MGL_PANEL_K : (int)MGL_SHARE_K};
+  mgl_mx4_add(w, d[0], down.x, scale[0], cut[0], sums);
   if (two) {
-    mgl_mx4_add(w, d[1], down.y, scale[1], sums);
+    mgl_mx4_add(w, d[1], down.y, scale[1], cut[1], sums);
   }
   if (more) {
-    mgl_coded_release<MGL_PACKING_MX4>(w, l, ring, page);
+    mgl_mx4_release(w, l, ring, page);
   }
 }
 
 // This warp's part of a batch; *page is the first one.
 template <bool UP>
 MGL_DEVICE void mgl_mx4_batch(const mgl_worker *w, const mgl_linear *l, const mgl_mx4_x *from,
-                              float *partial, mgl_coded_page<MGL_PACKING_MX4> *page,
-                              mgl_coded_ring *ring) {
+                              float *partial, mgl_mx4_page *page, mgl_coded_ring *ring) {
   constexpr int PAGES = mgl_mx4<UP>::PAGES;
-  constexpr int UNROLLED = PAGES <= 2 ? PAGES : 1;
+  constexpr int UNROLLED = PAGES <= 2 ? PAGES : PAGES % 2 == 0 ? 2 : 1;
   float *to = partial + w->warp * MGL_ONE_WARP_FLOATS + w->lane / 4;
   mgl_mx4_columns x = {};
 #pragma unroll 1

@@ -146,15 +146,10 @@ MGL_DEVICE void mgl_coded_read(const mgl_worker *w, const mgl_linear *l, mgl_cod
   ring->panel = ring->panel + panels >= mgl_coded_panels(l) ? 0 : ring->panel + panels;
 }
 
-// Once it is in registers the loader may fill its place again.
-template <mgl_packing P>
-MGL_DEVICE void mgl_coded_release(const mgl_worker *w, const mgl_linear *l, mgl_coded_ring *ring,
-                                  const mgl_coded_page<P> *page) {
-  uint32_t released = ring->full + MGL_ONE_FREE;
-#pragma unroll
-  for (uint32_t i = 0; i < mgl_coded<P>::PANELS; i++) {
-    released += mgl_share_arrived<P>(&page->share[i], l->zero);
-  }
+// The loader may fill the place of the page that was read last. released: the address of its
+// mbarrier in page_free, known once the page is in registers.
+MGL_DEVICE void mgl_coded_leave(const mgl_worker *w, const mgl_linear *l, mgl_coded_ring *ring,
+                                uint32_t released) {
   __syncwarp();
   if (w->lane == 0) {
     mgl_mbarrier_arrive_at(released);
@@ -165,6 +160,18 @@ MGL_DEVICE void mgl_coded_release(const mgl_worker *w, const mgl_linear *l, mgl_
   ring->full = wraps ? mgl_one_barrier(w, 0) : ring->full + (uint32_t)sizeof(uint64_t);
   ring->from = wraps ? l->page_at : ring->from + MGL_PAGE_BYTES;
   ring->ready = mgl_mbarrier_test_at(ring->full, ring->parity);
+}
+
+// Once a page is in registers the loader may fill its place again.
+template <mgl_packing P>
+MGL_DEVICE void mgl_coded_release(const mgl_worker *w, const mgl_linear *l, mgl_coded_ring *ring,
+                                  const mgl_coded_page<P> *page) {
+  uint32_t released = ring->full + MGL_ONE_FREE;
+#pragma unroll
+  for (uint32_t i = 0; i < mgl_coded<P>::PANELS; i++) {
+    released += mgl_share_arrived<P>(&page->share[i], l->zero);
+  }
+  mgl_coded_leave(w, l, ring, released);
 }
 
 // --- products ------------------------------------------------------------------------------------

@@ -368,6 +368,10 @@ MGL_DEVICE bool mgl_load_down(mgl_loader *l, const mgl_load *load, const mgl_exp
 
 // --- pages of codes ------------------------------------------------------------------------------
 
+MGL_DEVICE bool mgl_is_mx4(const mgl_load *load) {
+  return MGL_HAS_MX4 && load->packing == MGL_PACKING_MX4;
+}
+
 // As mgl_load_up: an expert's row block is whole panels.
 MGL_DEVICE bool mgl_load_coded_up(mgl_loader *l, const mgl_load *load, const mgl_expert_line *line,
                                   uint32_t begin, uint32_t end) {
@@ -381,10 +385,47 @@ MGL_DEVICE bool mgl_load_coded_up(mgl_loader *l, const mgl_load *load, const mgl
     const uint8_t *from = load->weights + first * panels * load->panel_bytes;
     for (uint32_t i = 0; i < panels; i += most) {
       const uint32_t count = min(most, panels - i);
-      if (!mgl_load_page(l, from + i * load->panel_bytes, count * load->panel_bytes)) {
+      uint32_t bytes = count * load->panel_bytes;
+      if (MGL_EXPERT_WIDTH % MGL_PANEL_K != 0 && mgl_is_mx4(load)) {  // nothing behind the row's end
+        bytes = min(bytes, mgl_mx4_bytes(MGL_EXPERT_WIDTH) - i * load->panel_bytes);
+      }
+      if (!mgl_load_page(l, from + i * load->panel_bytes, bytes)) {
         return false;
       }
     }
+  }
+  return true;
+}
+
+// As mgl_load_down, joined, of E2M1, whose row blocks are bytes in the order of columns, as bf16's
+// are. Behind the end of the last slot's row the page has whatever was there.
+MGL_DEVICE bool mgl_load_mx4_down(mgl_loader *l, const mgl_load *load, const mgl_expert_line *line,
+                                  uint32_t block) {
+  const uint32_t row_bytes = mgl_mx4_bytes(MGL_EXPERT_FEATURES);
+  const uint32_t block_bytes = mgl_panels_of(MGL_EXPERT_FEATURES) * load->panel_bytes;
+  uint32_t i = 0, in_row = 0;
+#pragma unroll 1
+  for (uint32_t left = MGL_EXPERT_SLOTS * row_bytes; left > 0;) {
+    if (!mgl_loader_room(l)) {
+      return false;
+    }
+    const uint32_t to = l->pages_at + l->page * MGL_PAGE_BYTES;
+    const uint32_t full = mgl_loader_full(l, l->page);
+    const uint32_t page_bytes = min(2 * load->panel_bytes, left);
+    mgl_page_expect(page_bytes, full);
+#pragma unroll 1
+    for (uint32_t done = 0; done < page_bytes;) {
+      const uint32_t bytes = min(page_bytes - done, row_bytes - in_row);
+      const uint64_t from = (uint64_t)mgl_line_expert(line, i) * MGL_EXPERT_DOWN_BLOCKS + block;
+      mgl_page_copy(to + done, load->weights + from * block_bytes + in_row, bytes, full);
+      done += bytes;
+      in_row += bytes;
+      i += in_row == row_bytes ? 1 : 0;
+      in_row = in_row == row_bytes ? 0 : in_row;
+    }
+    mgl_page_asked(full);
+    mgl_load_ends(l);
+    left -= page_bytes;
   }
   return true;
 }
@@ -468,7 +509,9 @@ MGL_DEVICE bool mgl_load_coded_hits(mgl_loader *l, const mgl_load *load,
       const uint32_t full = mgl_loader_full(l, l->page);
       mgl_page_expect(part.codes_bytes + part.scales_bytes, full);
       mgl_page_copy(to + part.codes_to, from + part.codes_from, part.codes_bytes, full);
-      mgl_page_copy(to + part.scales_to, from + part.scales_from, part.scales_bytes, full);
+      if (!mgl_is_mx4(load)) {
+        mgl_page_copy(to + part.scales_to, from + part.scales_from, part.scales_bytes, full);
+      }
       mgl_page_asked(full);
       mgl_load_ends(l);
     }
@@ -515,6 +558,7 @@ MGL_DEVICE bool mgl_load_downs(mgl_loader *l, const mgl_load *load) {
     for (uint32_t block = load->begin; block < load->end; block++) {
       if (!(!mgl_is_coded(load) ? mgl_load_down(l, load, &line, !hits, block)
             : hits              ? mgl_load_coded_hits(l, load, &line, block)
+            : mgl_is_mx4(load)  ? mgl_load_mx4_down(l, load, &line, block)
                                 : mgl_load_coded_down(l, load, &line, block))) {
         return false;
       }

@@ -91,14 +91,20 @@ static mgl_status check_op(const mgl_graph *program, const mgl_op *op, mgl_error
                            "together must be alike",
                            w->name, names[0], first->name, names[1]);
     }
+    if (m.packing == MGL_PACKING_MX4 && mgl_op_slots(program, op) > MGL_MX4_MOST_SLOTS) {
+      return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                           "weight \"%s\" is %s; with such the tasks of a GPU choose up to %d "
+                           "experts for a token, found %u",
+                           w->name, names[0], MGL_MX4_MOST_SLOTS, mgl_op_slots(program, op));
+    }
     if (form.group != 0 && !becomes_panels(w, form, m.k, m.experts != 0)) {
-      return mgl_error_set(
-          err, MGL_ERR_UNSUPPORTED,
-          "weight \"%s\" is %s [%u, %u]; the tasks of a GPU have e4m3, i8 and i4, "
-          "of experts e2m1 in groups of 32, with groups of 32 to 1024 (powers of two) or whole rows, "
-          "with offsets only i4, in rows of a multiple of %d%s",
-          w->name, names[0], w->dims[rows_dim].number, m.k, MGL_PANEL_COLUMNS,
-          m.experts != 0 ? ", of experts whole groups" : "");
+      return mgl_error_set(err, MGL_ERR_UNSUPPORTED,
+                           "weight \"%s\" is %s [%u, %u]; the tasks of a GPU have e4m3, i8 and i4, "
+                           "of experts e2m1 in groups of 32, with groups of 32 to 1024 (powers of "
+                           "two) or whole rows, "
+                           "with offsets only i4, in rows of a multiple of %d%s",
+                           w->name, names[0], w->dims[rows_dim].number, m.k, MGL_PANEL_COLUMNS,
+                           m.experts != 0 ? ", of experts whole groups" : "");
     }
   }
   return MGL_OK;

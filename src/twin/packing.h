@@ -225,6 +225,7 @@ enum {
   MGL_PANEL_SCALE_BYTES = 64,  // of a group's rows; of its zero points too
   MGL_PANEL_LEAST_GROUP = 32,
   MGL_MX4_GROUP = 32,
+  MGL_MX4_MOST_SLOTS = 8,     // of a token: with more there is no room for x in scratch
   MGL_MX4_CODES_BYTES = 512,  // of 64 columns
   MGL_MX4_SCALE_BYTES = 32,   // of a group's rows
   MGL_MX4_BYTES = MGL_MX4_CODES_BYTES + 2 * MGL_MX4_SCALE_BYTES,

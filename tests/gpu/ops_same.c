@@ -137,10 +137,11 @@ void gpu_ops_same_run(gpu_bench *bench, int count, char **arguments) {
   for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
     known = known || strcmp(only, models[i]) == 0;
   }
-  gpu_check(bench, known,
-            "expected codes, dense, mixture, oss, oss_mxfp4, experts_fp8, experts_int4, a folder or "
-            "nothing, found \"%s\"",
-            only);
+  gpu_check(
+      bench, known,
+      "expected codes, dense, mixture, oss, oss_mxfp4, experts_fp8, experts_int4, a folder or "
+      "nothing, found \"%s\"",
+      only);
   if (only[0] == 0 || strcmp(only, "codes") == 0) {
     static const mgl_form forms[] = {
         {MGL_DTYPE_E4M3, 128, false}, {MGL_DTYPE_I4, 64, false}, {MGL_DTYPE_I8, 32, false}};

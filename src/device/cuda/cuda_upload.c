@@ -135,9 +135,9 @@ static mgl_status check_zeros(const mgl_tensor *tensor, target t, mgl_error *err
 }
 
 // Scales of E2M1 are bf16 in panels: powers of two are, as all published formats have them.
-static mgl_status check_scales(const mgl_tensor *tensor, target t, mgl_error *err) {
+static mgl_status check_bf16_scales(const mgl_tensor *tensor, target t, mgl_error *err) {
   const mgl_row_layout layout = mgl_row_layout_of(mgl_tensor_form(tensor), t.k);
-  for (uint64_t row = 0; tensor->dtype == MGL_DTYPE_E2M1 && row < t.rows; row++) {
+  for (uint64_t row = 0; row < t.rows; row++) {
     const unsigned char *scales = t.from + row * layout.bytes + layout.scales;
     for (uint32_t g = 0; g < layout.groups; g++) {
       uint32_t bits;
@@ -163,7 +163,9 @@ static mgl_status pack_codes(uploader *u, target t, mgl_packed_matrices m, mgl_e
   const mgl_row_layout row = mgl_row_layout_of(mgl_tensor_form(tensor), m.k);
   uint32_t packing = m.packing;
   MGL_TRY(check_zeros(tensor, t, err));
-  MGL_TRY(check_scales(tensor, t, err));
+  if (m.packing == MGL_PACKING_MX4) {
+    MGL_TRY(check_bf16_scales(tensor, t, err));
+  }
   uint64_t most = u->p->layout.bytes[MGL_CUDA_MEMORY_STAGING] / row.bytes / MGL_CUDA_HALF_ROWS *
                   MGL_CUDA_HALF_ROWS;
   for (uint64_t begin = 0; begin < t.rows; begin += most) {

@@ -53,7 +53,8 @@ struct mgl_coded {
   static constexpr int PANELS = NIBBLES ? 2 : 1;  // of a page
   static constexpr int GROUP_BYTES = (ZEROS ? 2 : 1) * MGL_PANEL_SCALE_BYTES;
   static constexpr int CODES_BYTES = SHARE_QUADS * 512 * MGL_CUDA_CONSUMER_WARPS;
-  static constexpr bool MIXED = P == MGL_PACKING_MX4;  // scales stand behind the codes of 64 columns
+  static constexpr bool MIXED =
+      P == MGL_PACKING_MX4;  // scales stand behind the codes of 64 columns
   // Sums of products: those of f16 are of half a share at most, since for one token the halves are
   // multiplied by different columns.
   static constexpr int CHAINS = WHOLE || MGL_SHARE_SUMS > 2 ? (int)MGL_SHARE_SUMS : 2;

@@ -20,10 +20,10 @@
 // --- codes ---------------------------------------------------------------------------------------
 
 // Of four codes of E2M1, in the lower half of `codes`, operands whose sum is twice their values.
-// Of a code with a sign prmt makes the sign bits of the byte that the others choose: the first table
-// has none, the second has them everywhere. So codes without a sign become twice the value and 1,
-// and -1; those with a sign 0, and twice the value. There is no code of -0. other: the codes with
-// all signs flipped.
+// Where a code has a sign, prmt makes the sign bits of the byte that the other bits choose: none of
+// those of the first table, all of those of the second. So codes without a sign become twice their
+// value and 1, and -1; those with one 0, and twice their value. There is no code of -0. other: the
+// codes with all signs flipped.
 MGL_DEVICE uint32_t mgl_e2m1_plus(uint32_t codes) {
   uint32_t out;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(out) : "r"(0x04030201u), "r"(0x0d090705u), "r"(codes));
@@ -50,18 +50,20 @@ struct mgl_mx4 {
 // routes; and behind these, of each panel, what its products are.
 enum {
   MGL_MX4_PAGE_X_BYTES = 512,  // 16 of each lane: its words of the first panel, and of the second
-  MGL_MX4_X_BYTES =
-      (mgl_mx4<true>::PAGES > mgl_mx4<false>::PAGES ? mgl_mx4<true>::PAGES : mgl_mx4<false>::PAGES) *
-      MGL_MX4_PAGE_X_BYTES,
+  MGL_MX4_X_BYTES = (mgl_mx4<true>::PAGES > mgl_mx4<false>::PAGES ? mgl_mx4<true>::PAGES
+                                                                  : mgl_mx4<false>::PAGES) *
+                    MGL_MX4_PAGE_X_BYTES,
   MGL_MX4_DOWN_BYTES = MGL_MX4_X_BYTES / MGL_MX4_PAGE_X_BYTES * 2 * (int)sizeof(float),
   MGL_MX4_FIRST_X_AT = MGL_ONE_SUMS_AT + MGL_LINEAR_SUMS_BYTES,
-  MGL_MX4_X_AT = MGL_EXPERT_ROUTES_AT +
-                 MGL_CUDA_MAX_TOKENS * MGL_EXPERT_SLOTS * MGL_EXPERT_ROUTE_BYTES,
+  MGL_MX4_X_AT =
+      MGL_EXPERT_ROUTES_AT + MGL_CUDA_MAX_TOKENS * MGL_EXPERT_SLOTS * MGL_EXPERT_ROUTE_BYTES,
   MGL_MX4_DOWN_AT = MGL_MX4_X_AT + (MGL_CUDA_CONSUMER_WARPS - 1) * MGL_MX4_X_BYTES,
   MGL_MX4_END = MGL_MX4_DOWN_AT + MGL_CUDA_CONSUMER_WARPS * MGL_MX4_DOWN_BYTES,
-  MGL_MX4_FITS = MGL_MX4_END <= MGL_CUDA_SCRATCH_BYTES &&
-                 MGL_MX4_FIRST_X_AT + MGL_MX4_X_BYTES <= MGL_EXPERT_ROUTES_AT,
 };
+
+static_assert(!MGL_HAS_MX4 || (MGL_MX4_END <= MGL_CUDA_SCRATCH_BYTES &&
+                               MGL_MX4_FIRST_X_AT + MGL_MX4_X_BYTES <= MGL_EXPERT_ROUTES_AT),
+              "x of a task's tokens, one after the other");
 
 struct mgl_mx4_x {
   uint32_t x, down;  // addresses in shared memory: this lane's words of x, and its warp's scales
@@ -77,8 +79,9 @@ MGL_DEVICE mgl_mx4_x mgl_mx4_find_x(const mgl_worker *w) {
   return at;
 }
 
-// x of this warp's shares, which its lanes have as mgl_one_piece says: lane 4 g + t group t of chunk
-// g / 2 of panel g % 2 of each page. The lane beside has the other panel's, and gives a piece.
+// x of this warp's shares, which its lanes have as mgl_one_piece says: lane 4 g + t has group t of
+// chunk g / 2 of panel g % 2 of each page. The lane beside has the other panel's, and gives a
+// piece.
 template <bool UP>
 MGL_DEVICE void mgl_mx4_take_x(const mgl_worker *w, const mgl_one_columns<UP> *x,
                                const mgl_mx4_x *to) {
@@ -94,9 +97,9 @@ MGL_DEVICE void mgl_mx4_take_x(const mgl_worker *w, const mgl_one_columns<UP> *x
     const uint4 pieces = mgl_x_of_whole(v, scale.up);
     const uint32_t a = __shfl_xor_sync(0xffffffffu, second ? pieces.x : pieces.z, 4);
     const uint32_t b = __shfl_xor_sync(0xffffffffu, second ? pieces.y : pieces.w, 4);
-    mgl_store_shared_quad(to->x + page * MGL_MX4_PAGE_X_BYTES,
-                          second ? make_uint4(a, b, pieces.z, pieces.w)
-                                 : make_uint4(pieces.x, pieces.y, a, b));
+    mgl_store_shared_quad(
+        to->x + page * MGL_MX4_PAGE_X_BYTES,
+        second ? make_uint4(a, b, pieces.z, pieces.w) : make_uint4(pieces.x, pieces.y, a, b));
     if (w->lane == 0 || w->lane == 4) {
       mgl_store_shared_word(to->down + (2 * page + (second ? 1 : 0)) * (uint32_t)sizeof(float),
                             __float_as_uint(scale.down));
@@ -147,8 +150,8 @@ MGL_DEVICE void mgl_mx4_multiply(const uint4 codes[2], const mgl_mx4_columns *x,
   }
 }
 
-// Adds the sums of a share, chunk after chunk, as mgl_coded_add does. left: columns from the share's
-// first to the row's end, behind which there are no scales; x is 0 there.
+// Adds the sums of a share, chunk after chunk, as mgl_coded_add does. left: columns from the
+// share's first to the row's end, behind which there are no scales; x is 0 there.
 MGL_DEVICE void mgl_mx4_add(const mgl_worker *w, const int d[4], float x_down,
                             const uint32_t scale[MGL_SHARE_CHUNKS], int left, mgl_one_sums *sums) {
   const float low = mgl_whole_sum(d[0], d[1]) * x_down, high = mgl_whole_sum(d[2], d[3]) * x_down;
@@ -166,7 +169,7 @@ MGL_DEVICE void mgl_mx4_add(const mgl_worker *w, const int d[4], float x_down,
 
 // A warp's part of a page.
 struct mgl_mx4_page {
-  uint4 v[2][2];                         // codes of a panel's share
+  uint4 v[2][2];                        // codes of a panel's share
   uint32_t scale[2][MGL_SHARE_CHUNKS];  // of rows g and g + 8, bf16
 };
 

@@ -225,8 +225,8 @@ MGL_DEVICE void mgl_one_share_squares(const mgl_worker *w, const mgl_linear *l,
       const uint32_t round = P == MGL_PACKING_MX4 ? i / MGL_ONE_PIECES : i % 2;
       const uint32_t holder =
           P == MGL_PACKING_MX4 ? i % MGL_SHARE_CHUNKS * 2 + i / MGL_SHARE_CHUNKS % 2 : i / 2;
-      sum += __shfl_sync(0xffffffffu, squares->v[NORMED ? round : 0],
-                         (int)(4 * holder + w->lane % 4));
+      sum +=
+          __shfl_sync(0xffffffffu, squares->v[NORMED ? round : 0], (int)(4 * holder + w->lane % 4));
     }
   }
   sum += __shfl_xor_sync(0xffffffffu, sum, 1);

@@ -386,7 +386,8 @@ MGL_DEVICE bool mgl_load_coded_up(mgl_loader *l, const mgl_load *load, const mgl
     for (uint32_t i = 0; i < panels; i += most) {
       const uint32_t count = min(most, panels - i);
       uint32_t bytes = count * load->panel_bytes;
-      if (MGL_EXPERT_WIDTH % MGL_PANEL_K != 0 && mgl_is_mx4(load)) {  // nothing behind the row's end
+      if (MGL_EXPERT_WIDTH % MGL_PANEL_K != 0 &&
+          mgl_is_mx4(load)) {  // nothing behind the row's end
         bytes = min(bytes, mgl_mx4_bytes(MGL_EXPERT_WIDTH) - i * load->panel_bytes);
       }
       if (!mgl_load_page(l, from + i * load->panel_bytes, bytes)) {

@@ -462,7 +462,8 @@ static void check_op_tasks(const mgl_text *log, const char *architecture) {
 static void op_kernels_of_experts_and_codes_compile(void **state) {
   (void)state;
   mgl_cuda_shape both = shape;
-  both.packings = 1u << MGL_PACKING_BF16 | 1u << MGL_PACKING_E4M3;
+  both.packings = 1u << MGL_PACKING_BF16 | 1u << MGL_PACKING_E4M3 | 1u << MGL_PACKING_MX4;
+  both.groups_of_32 = true;
   both.page_bytes = shape_of_codes.page_bytes;
   both.experts = (mgl_cuda_experts){
       .count = 128, .slots = 8, .features = 768, .width = 2048, .renormalise = true, .scale = 1};

@@ -122,7 +122,7 @@ MGL_DEVICE float2 mgl_load_shared_pair(uint32_t address) {
 template <mgl_packing P>
 MGL_DEVICE void mgl_read_share(const mgl_share_places *at, uint32_t panel, mgl_share<P> *out) {
   if constexpr (mgl_coded<P>::MIXED) {
-    static_assert(MGL_SHARE_SUMS == MGL_SHARE_CHUNKS || !MGL_HAS_MX4, "groups of 32");
+    static_assert(!mgl_coded<P>::MIXED || MGL_SHARE_SUMS == MGL_SHARE_CHUNKS, "groups of 32");
 #pragma unroll
     for (int i = 0; i < mgl_coded<P>::SHARE_QUADS; i++) {
       out->v[i] = mgl_load_shared(panel + at->codes + i * MGL_MX4_BYTES);

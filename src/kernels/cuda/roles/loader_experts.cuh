@@ -368,6 +368,12 @@ MGL_DEVICE bool mgl_load_down(mgl_loader *l, const mgl_load *load, const mgl_exp
 
 // --- pages of codes ------------------------------------------------------------------------------
 
+// Models without E2M1 have no code for its parts.
+MGL_DEVICE mgl_packing mgl_part_packing(const mgl_load *load) {
+  __builtin_assume(MGL_HAS_MX4 != 0 || load->packing != MGL_PACKING_MX4);
+  return (mgl_packing)load->packing;
+}
+
 MGL_DEVICE bool mgl_is_mx4(const mgl_load *load) {
   return MGL_HAS_MX4 && load->packing == MGL_PACKING_MX4;
 }
@@ -450,8 +456,8 @@ MGL_DEVICE void mgl_load_panel_of_slots(const mgl_load *load, const mgl_expert_l
                                         uint32_t block, uint32_t to, uint32_t full,
                                         mgl_expert_place *at) {
   for (uint32_t done = 0; done < MGL_PANEL_K;) {
-    const mgl_panel_part part = mgl_panel_part_of((mgl_packing)load->packing, load->panel_bytes,
-                                                  done, at->column, MGL_EXPERT_FEATURES);
+    const mgl_panel_part part = mgl_panel_part_of(mgl_part_packing(load), load->panel_bytes, done,
+                                                  at->column, MGL_EXPERT_FEATURES);
     mgl_page_copy(to + part.codes_to, at->block + part.codes_from, part.codes_bytes, full);
     mgl_page_copy(to + part.scales_to, at->block + part.scales_from, part.scales_bytes, full);
     done += part.columns;
@@ -504,8 +510,8 @@ MGL_DEVICE bool mgl_load_coded_hits(mgl_loader *l, const mgl_load *load,
       if (!mgl_loader_room(l)) {
         return false;
       }
-      const mgl_panel_part part = mgl_panel_part_of((mgl_packing)load->packing, load->panel_bytes,
-                                                    0, column, MGL_EXPERT_FEATURES);
+      const mgl_panel_part part = mgl_panel_part_of(mgl_part_packing(load), load->panel_bytes, 0,
+                                                    column, MGL_EXPERT_FEATURES);
       const uint32_t to = l->pages_at + l->page * MGL_PAGE_BYTES;
       const uint32_t full = mgl_loader_full(l, l->page);
       mgl_page_expect(part.codes_bytes + part.scales_bytes, full);

@@ -142,7 +142,7 @@ static __device__ void mgl_block_init(const mgl_cuda_run *run, mgl_block *block)
 enum {
   // Threads start with 168 registers each, and hand them round: 256 threads * 208 + 128 * 88 are as
   // many, and so are 256 * 200 + 128 * 104. These the loader of experts of codes needs, which
-  // otherwise keeps in local memory what it knows of its next tasks (docs/log/300).
+  // otherwise keeps in local memory what it knows of its next tasks (docs/log/296).
   MGL_CONSUMER_REGISTERS = MGL_HAS_EXPERTS && MGL_HAS_CODES ? 200 : 208,
   MGL_ROLE_REGISTERS = MGL_HAS_EXPERTS && MGL_HAS_CODES ? 104 : 88,
 };

@@ -20,7 +20,7 @@
 //                                 very many iterations, then with random delays, then faults
 //   gpu_tests memcheck [MODEL...] [only=TEXT]
 //                                 a short run of everything, for compute-sanitizer (default: tiny)
-//   gpu_tests wide [MODEL...] [batch=N] [context=N] [runs=N] [prompts=0] [job=0]
+//   gpu_tests wide [MODEL...] [batch=N] [context=N] [runs=N] [between=N] [prompts=0] [job=0]
 //                                 iterations of more than 64 tokens: their logits' error against
 //                                 exact ones beside the CPU's; of a folder instead their speed
 //   gpu_tests start FOLDER... [cold=0]

@@ -1,6 +1,7 @@
 // Iterations of more than 64 tokens (the wide class): how far their logits are from exact ones,
 // held against the CPU's bf16 path on the same tokens (gpu_errors), with the same tokens in
 // iterations of up to 64 (the narrow class) beside; and for a folder how fast they are.
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +33,8 @@ typedef struct wide_sides {
   mgl_plan *plan;
   int32_t *pages;  // [sequences * pages_each]
   uint32_t pages_each;
-  float *wide;                  // [MOST_ROWS, V] logits
+  uint32_t rows;                // most with logits
+  float *wide;                  // [rows, V] logits
   float *narrow, *cpu, *exact;  // the same of small iterations; not where speed is measured
   gpu_twin cpu_twin, exact_twin;
   int32_t *tokens;  // of a text
@@ -41,16 +43,16 @@ typedef struct wide_sides {
 static void open_sides(wide_sides *s, gpu_bench *bench, const char *name, uint32_t sequences,
                        uint32_t pages_each, bool twins) {
   mgl_error err = {0};
-  *s = (wide_sides){.bench = bench, .pages_each = pages_each};
+  *s = (wide_sides){.bench = bench,
+                    .pages_each = pages_each,
+                    .rows = sequences > MOST_ROWS ? sequences : (uint32_t)MOST_ROWS};
   gpu_model_open(name, &s->model);
-  s->program =
-      gpu_program(bench, &s->model,
-                  (mgl_cuda_program_options){
-                      .sizes.limits.tokens = TOKENS,
-                      .sizes.sequences = sequences,
-                      .sizes.limits.pages_per_sequence = pages_each,
-                      .sizes.page_count = sequences * pages_each,
-                      .sizes.logit_rows = sequences > MOST_ROWS ? sequences : (uint32_t)MOST_ROWS});
+  s->program = gpu_program(bench, &s->model,
+                           (mgl_cuda_program_options){.sizes.limits.tokens = TOKENS,
+                                                      .sizes.sequences = sequences,
+                                                      .sizes.limits.pages_per_sequence = pages_each,
+                                                      .sizes.page_count = sequences * pages_each,
+                                                      .sizes.logit_rows = s->rows});
   mgl_plan_limits limits = {.tokens = TOKENS,
                             .sequences = sequences,
                             .pages_per_sequence = pages_each,
@@ -66,7 +68,7 @@ static void open_sides(wide_sides *s, gpu_bench *bench, const char *name, uint32
   }
   float **const logits[] = {&s->wide, &s->narrow, &s->cpu, &s->exact};
   for (size_t i = 0; i < (twins ? 4 : 1); i++) {
-    *logits[i] = gpu_must_alloc((size_t)MOST_ROWS * s->model.config.vocab_size, sizeof(float));
+    *logits[i] = gpu_must_alloc((size_t)s->rows * s->model.config.vocab_size, sizeof(float));
   }
   if (twins) {
     gpu_twin_open(&s->model, NARROW, sequences * pages_each, &s->cpu_twin);
@@ -388,6 +390,7 @@ static void check_model(gpu_bench *bench, const char *name) {
 
 typedef struct wide_load {
   uint32_t batch, context, runs;
+  uint32_t between;   // sizes that are timed beside powers of two, in each octave
   bool prompts, job;  // whether they are timed
 } wide_load;
 
@@ -502,19 +505,42 @@ static void print_stages(const wide_sides *s, uint32_t graph) {
   mgl_free(ops);
 }
 
+// Of the logits of the present plan, which runs once more: a change of speed changes none of them.
+static uint64_t hash_of_logits(wide_sides *s) {
+  const size_t count = (size_t)s->plan->logit_row_count * s->model.config.vocab_size;
+  uint64_t hash = UINT64_C(0xcbf29ce484222325);
+  mgl_error err = {0};
+  gpu_must(mgl_cuda_wide_run_plan(s->program, s->plan, NULL, s->wide, &err), &err);
+  for (size_t i = 0; i < count; i++) {
+    uint32_t bits;
+    memcpy(&bits, &s->wide[i], sizeof bits);
+    hash = (hash ^ bits) * UINT64_C(0x100000001b3);
+  }
+  return hash;
+}
+
+// Number `i` of the sizes that are timed from `most` downwards: powers of two, with `between` more
+// in each octave; 0: that was all.
+static uint32_t size_of(uint32_t most, uint32_t least, uint32_t between, uint32_t i) {
+  const uint32_t parts = 2 * (between + 1), octave = most >> i / (between + 1);
+  const uint32_t size = octave / parts * (parts - i % (between + 1));
+  return size >= least ? size : 0;
+}
+
 static void time_prompts(wide_sides *s, const wide_load *load) {
   mgl_cuda_program_info info = mgl_cuda_program_describe(s->program);
   double heads = (double)info.model.kv_heads * info.model.group * info.model.head_dim;
-  printf("\n| prompt tokens | ms | tokens/s | TFLOP/s of linears | with attention (causal) |\n");
-  printf("|---|---|---|---|---|\n");
-  for (uint32_t count = 128; count <= TOKENS; count *= 2) {
+  printf(
+      "\n| prompt tokens | ms | tokens/s | TFLOP/s of linears | with attention (causal) | hash of "
+      "logits |\n|---|---|---|---|---|---|\n");
+  for (uint32_t i = 0, count; (count = size_of(TOKENS, 128, load->between, i)) > 0; i++) {
     mgl_plan_clear(s->plan);
     add(s, 0, 0, 0, count, MGL_LOGITS_LAST);
     double ms = timed_run(s, load->runs);
     double linears = linear_flop(s->program) * count;
     double attention = 2.0 * heads * count * (count + 1.0) * info.layer_count;
-    printf("| %u | %.3f | %.0f | %.1f | %.1f |\n", count, ms, count / ms * 1e3, linears / ms / 1e9,
-           (linears + attention) / ms / 1e9);
+    printf("| %u | %.3f | %.0f | %.1f | %.1f | %016" PRIx64 " |\n", count, ms, count / ms * 1e3,
+           linears / ms / 1e9, (linears + attention) / ms / 1e9, hash_of_logits(s));
     print_stages(s, mgl_cuda_wide_graph_for(&s->program->wide.layout, count));
     (void)fflush(stdout);
   }
@@ -531,9 +557,11 @@ static void time_decode(wide_sides *s, const wide_load *load) {
     run(s, NULL);
   }
   printf(
-      "\n| batch | context | ms | tokens/s | floor ms at 3.1 TB/s | share | narrow class, ms |\n");
-  printf("|---|---|---|---|---|---|---|\n");
-  for (uint32_t batch = load->batch; batch >= LEAST_DECODE; batch /= 2) {
+      "\n| batch | context | ms | tokens/s | floor ms at 3.1 TB/s | share | hash of logits | "
+      "narrow "
+      "class, ms |\n|---|---|---|---|---|---|---|---|\n");
+  for (uint32_t j = 0, batch; (batch = size_of(load->batch, LEAST_DECODE, load->between, j)) > 0;
+       j++) {
     mgl_plan_clear(s->plan);
     for (uint32_t i = 0; i < batch; i++) {
       add(s, i, i * 13, load->context - 1, 1, MGL_LOGITS_LAST);
@@ -541,8 +569,8 @@ static void time_decode(wide_sides *s, const wide_load *load) {
     double ms = timed_run(s, load->runs);
     double bytes =
         (double)info.step_bytes + (double)batch * load->context * (double)info.kv_bytes_per_token;
-    printf("| %u | %u | %.3f | %.0f | %.3f | %.3f |", batch, load->context, ms, batch / ms * 1e3,
-           bytes / 3.1e9, bytes / 3.1e9 / ms);
+    printf("| %u | %u | %.3f | %.0f | %.3f | %.3f | %016" PRIx64 " |", batch, load->context, ms,
+           batch / ms * 1e3, bytes / 3.1e9, bytes / 3.1e9 / ms, hash_of_logits(s));
     if (batch <= NARROW) {
       printf(" %.3f |\n", timed_narrow_run(s, load->runs));
     } else {
@@ -613,6 +641,8 @@ void gpu_wide_run(gpu_bench *bench, int count, char **arguments) {
       load.context = number;
     } else if (strncmp(arguments[i], "runs=", 5) == 0) {
       load.runs = number;
+    } else if (strncmp(arguments[i], "between=", 8) == 0) {
+      load.between = number;
     } else if (strncmp(arguments[i], "prompts=", 8) == 0) {
       load.prompts = number != 0;
     } else if (strncmp(arguments[i], "job=", 4) == 0) {

@@ -15,13 +15,21 @@ uint32_t mgl_narrow_tokens(const mgl_graph *program, uint64_t step_bytes, bool f
   return small && !few ? MGL_NARROW_TOKENS_SMALL : MGL_NARROW_TOKENS;
 }
 
-uint32_t mgl_stages_graph_tokens(bool few, uint32_t graph) {
-  return (uint32_t)(few ? MGL_WIDE_LEAST_TILE : MGL_WIDE_MOST_TILE) << graph;
+// Tokens of the graph behind one: of whole tiles, as an iteration has them. Where rows are shared
+// out over ranks or sorted by expert, powers of two: others were not tried.
+static uint32_t tokens_behind(const mgl_graph *program, uint32_t tokens) {
+  return tokens < MGL_WIDE_MOST_TILE || !mgl_stages_are_plain(program)
+             ? 2 * tokens
+             : tokens + MGL_WIDE_MOST_TILE;
 }
 
-uint32_t mgl_stages_graph_for(bool few, uint32_t tokens) {
+static uint32_t first_tokens(bool few) {
+  return few ? MGL_WIDE_LEAST_TILE : MGL_WIDE_MOST_TILE;
+}
+
+uint32_t mgl_stages_graph_for(const mgl_graph *program, bool few, uint32_t tokens) {
   uint32_t graph = 0;
-  while (mgl_stages_graph_tokens(few, graph) < tokens) {
+  for (uint32_t has = first_tokens(few); has < tokens; has = tokens_behind(program, has)) {
     graph++;
   }
   return graph;
@@ -29,7 +37,10 @@ uint32_t mgl_stages_graph_for(bool few, uint32_t tokens) {
 
 mgl_stages_options mgl_stages_options_of(const mgl_graph *program, bool few, uint32_t graph,
                                          uint32_t logit_rows, uint32_t workers) {
-  uint32_t tokens = mgl_stages_graph_tokens(few, graph);
+  uint32_t tokens = first_tokens(few);
+  for (uint32_t i = 0; i < graph; i++) {
+    tokens = tokens_behind(program, tokens);
+  }
   uint32_t most = mgl_packed_has_codes(program) ? MGL_WIDE_MOST_CODED_TILE : MGL_WIDE_MOST_TILE;
   return (mgl_stages_options){
       .tokens = tokens,
@@ -101,7 +112,7 @@ mgl_status mgl_lower_iteration(const mgl_graph *program, const mgl_iteration_opt
   uint32_t rows = compile->logit_rows == 0 ? MGL_STAGES_USUAL_ROWS : compile->logit_rows;
   rows = rows < MGL_MAX_SEQUENCES ? rows : (uint32_t)MGL_MAX_SEQUENCES;
   const mgl_stages_options stages = mgl_stages_options_of(
-      program, options->few, mgl_stages_graph_for(options->few, compile->tokens), rows,
+      program, options->few, mgl_stages_graph_for(program, options->few, compile->tokens), rows,
       compile->workers);
   return mgl_lower_stages(program, &stages, out, err);
 }

@@ -38,10 +38,11 @@ uint32_t mgl_narrow_tokens(const mgl_graph *program, uint64_t step_bytes, bool f
 // have none for codes and experts.
 bool mgl_stages_run(const mgl_graph *program, bool few);
 
-// Tokens of the graph of stages number `graph`, and the number of the one for so many tokens.
-uint32_t mgl_stages_graph_tokens(bool few, uint32_t graph);
-uint32_t mgl_stages_graph_for(bool few, uint32_t tokens);
-// The stages of that graph. Programs with codes or experts have tiles of 128 tokens at most.
+// The number of the graph of stages for so many tokens. There is one for every power of two below
+// MGL_WIDE_MOST_TILE, and one for every multiple of that: tiles of a larger graph that an iteration
+// does not fill would leave some workers with less to do than others (docs/log/296).
+uint32_t mgl_stages_graph_for(const mgl_graph *program, bool few, uint32_t tokens);
+// The stages of a graph. Programs with codes or experts have tiles of 128 tokens at most.
 mgl_stages_options mgl_stages_options_of(const mgl_graph *program, bool few, uint32_t graph,
                                          uint32_t logit_rows, uint32_t workers);
 

@@ -17,6 +17,9 @@ enum {
 bool mgl_stages_cover(const mgl_graph *program);
 // The first op that they have no kernel for, or MGL_NO_OP.
 uint32_t mgl_stages_lacking(const mgl_graph *program);
+// Whether linears have the same tiles of tokens at any number of these: neither are rows shared out
+// over ranks, nor sorted by expert.
+bool mgl_stages_are_plain(const mgl_graph *program);
 
 // Of an op of experts; experts 0: it is none.
 typedef struct mgl_stages_mixture {

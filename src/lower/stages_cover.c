@@ -45,6 +45,15 @@ uint32_t mgl_stages_expert_tile(const mgl_graph *program, uint32_t tokens) {
   return 0;
 }
 
+bool mgl_stages_are_plain(const mgl_graph *program) {
+  bool plain = true;
+  for (size_t i = 0; i < program->op_count; i++) {
+    plain = plain && mgl_stages_ranks(program, &program->ops[i]) == 1 &&
+            mgl_stages_mixture_of(program, &program->ops[i]).experts == 0;
+  }
+  return plain;
+}
+
 // Experts of bf16 without biases and limits, whose rows are whole columns of x.
 static bool has_experts_kernel(const mgl_graph *program, const mgl_op *op) {
   const mgl_packed_matrices matrices = mgl_packed_matrices_of(program, op);

@@ -9,10 +9,11 @@
 #include "lower/stages.h"
 #include "twin/wide_layout.h"
 
-_Static_assert(MGL_WIDE_LEAST_TILE << (MGL_CUDA_WIDE_GRAPHS - 1) == MGL_MAX_ITERATION_TOKENS,
-               "a graph for every power of two");
 _Static_assert(MGL_WIDE_LEAST_TILE << (MGL_WIDE_TILES - 1) == MGL_WIDE_MOST_TILE,
-               "and tiles for the first ones");
+               "a graph for each size of tiles");
+_Static_assert((MGL_CUDA_WIDE_GRAPHS - MGL_WIDE_TILES + 1) * MGL_WIDE_MOST_TILE ==
+                   MGL_MAX_ITERATION_TOKENS,
+               "and for every multiple of the largest");
 _Static_assert(sizeof(mgl_wide_op) == sizeof(mgl_cuda_op) + sizeof(mgl_wide_attention) + 16,
                "no padding that the device might not have");
 
@@ -21,7 +22,11 @@ static uint32_t ceil_div(uint32_t a, uint32_t b) {
 }
 
 uint32_t mgl_cuda_wide_graph_for(const mgl_cuda_wide_layout *wide, uint32_t tokens) {
-  return mgl_stages_graph_for(wide->sizes.few, tokens);
+  uint32_t graph = 0;
+  while (graph + 1 < wide->graph_count && wide->graphs[graph].tokens < tokens) {
+    graph++;
+  }
+  return graph;
 }
 
 // --- graphs --------------------------------------------------------------------------------------
@@ -556,7 +561,7 @@ mgl_status mgl_cuda_wide_lay_out(const mgl_graph *program, const mgl_cuda_model 
                                  const mgl_cuda_wide_sizes *sizes, mgl_cuda_wide_layout *out,
                                  mgl_error *err) {
   *out = (mgl_cuda_wide_layout){.sizes = *sizes};
-  out->graph_count = mgl_cuda_wide_graph_for(out, sizes->tokens) + 1;
+  out->graph_count = mgl_stages_graph_for(program, sizes->few, sizes->tokens) + 1;
   uint32_t stages = 0;
   uint32_t gathered = 0;
   uint64_t part_bytes = 0;

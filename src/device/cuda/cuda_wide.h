@@ -1,8 +1,9 @@
 // The wide class on the host: schedules of stages (lower/stages.c) bound to memory. Pure: addresses
 // in, bytes out; launches are in cuda_wide_launch.c.
 //
-// There is a graph for 256, 512, 1024 and 2048 tokens, and with wgmma one for 64 and one for 128,
-// which have smaller tiles; all share one block of activations.
+// There is a graph for every multiple of 256 tokens (of some programs for every power of two), and
+// with wgmma one for 64 and one for 128, which have smaller tiles; all share one block of
+// activations.
 #ifndef MGL_DEVICE_CUDA_CUDA_WIDE_H
 #define MGL_DEVICE_CUDA_CUDA_WIDE_H
 
@@ -20,7 +21,7 @@
 #include "twin/wide_run.h"
 
 enum {
-  MGL_CUDA_WIDE_GRAPHS = 6,
+  MGL_CUDA_WIDE_GRAPHS = 10,  // at most
 };
 
 typedef struct mgl_cuda_wide_sizes {

@@ -323,20 +323,21 @@ static void every_unit_is_one_task(void **state) {
   assert_true(even > 0);
 }
 
+static const char experts_config[] =
+    "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"model_type\":\"qwen3_moe\","
+    "\"vocab_size\":1000,\"hidden_size\":1024,\"intermediate_size\":640,"
+    "\"moe_intermediate_size\":128,\"num_experts\":24,\"num_experts_per_tok\":8,"
+    "\"norm_topk_prob\":true,\"decoder_sparse_step\":1,\"mlp_only_layers\":[],"
+    "\"num_hidden_layers\":1,\"num_attention_heads\":8,\"num_key_value_heads\":2,"
+    "\"head_dim\":64,\"max_position_embeddings\":16384,\"rms_norm_eps\":1e-6,"
+    "\"rope_theta\":10000,\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\","
+    "\"hidden_act\":\"silu\"}";
+
 // The ops of a layer's experts hand on what they leave, in memory of their own, and there is a step
 // for every tile that there can be.
 static void experts_hand_on_what_they_leave(void **state) {
   (void)state;
   enum { EXPERTS = 24, SLOTS = 8, FEATURES = 128, HIDDEN = 1024 };
-  static const char json[] =
-      "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"model_type\":\"qwen3_moe\","
-      "\"vocab_size\":1000,\"hidden_size\":1024,\"intermediate_size\":640,"
-      "\"moe_intermediate_size\":128,\"num_experts\":24,\"num_experts_per_tok\":8,"
-      "\"norm_topk_prob\":true,\"decoder_sparse_step\":1,\"mlp_only_layers\":[],"
-      "\"num_hidden_layers\":1,\"num_attention_heads\":8,\"num_key_value_heads\":2,"
-      "\"head_dim\":64,\"max_position_embeddings\":16384,\"rms_norm_eps\":1e-6,"
-      "\"rope_theta\":10000,\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\","
-      "\"hidden_act\":\"silu\"}";
   const mgl_cuda_wide_sizes sizes = {.tokens = 2048,
                                      .sequences = 8,
                                      .logit_rows = 8,
@@ -344,7 +345,7 @@ static void experts_hand_on_what_they_leave(void **state) {
                                      .workers = WORKERS,
                                      .few = true};
   world w;
-  open_world(&w, json, &sizes);
+  open_world(&w, experts_config, &sizes);
   for (uint32_t graph = 0; graph < w.wide.graph_count; graph++) {
     const mgl_cuda_wide_graph *g = &w.wide.graphs[graph];
     mgl_wide_op *ops = mgl_alloc_zeroed(g->op_count, sizeof *ops);
@@ -541,20 +542,38 @@ static void the_image_says_what_the_plan_says(void **state) {
   close_world(&w);
 }
 
+// With a graph for every 256 tokens; with experts for powers of two.
 static void graphs_are_found_by_tokens(void **state) {
   (void)state;
-  mgl_cuda_wide_layout wide = {.sizes = {.few = false}};
-  assert_int_equal(mgl_cuda_wide_graph_for(&wide, 1), 0);
-  assert_int_equal(mgl_cuda_wide_graph_for(&wide, 256), 0);
-  assert_int_equal(mgl_cuda_wide_graph_for(&wide, 257), 1);
-  assert_int_equal(mgl_cuda_wide_graph_for(&wide, 1024), 2);
-  assert_int_equal(mgl_cuda_wide_graph_for(&wide, 2048), 3);
-  wide.sizes.few = true;
-  assert_int_equal(mgl_cuda_wide_graph_for(&wide, 64), 0);
-  assert_int_equal(mgl_cuda_wide_graph_for(&wide, 65), 1);
-  assert_int_equal(mgl_cuda_wide_graph_for(&wide, 128), 1);
-  assert_int_equal(mgl_cuda_wide_graph_for(&wide, 256), 2);
-  assert_int_equal(mgl_cuda_wide_graph_for(&wide, 2048), 5);
+  static const uint32_t tokens[] = {1, 64, 65, 128, 129, 256, 257, 512, 513, 768, 769, 1025, 2048};
+  static const uint32_t graphs[][13] = {{0, 0, 0, 0, 0, 0, 1, 1, 2, 2, 3, 4, 7},
+                                        {0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 6, 9},
+                                        {0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 4, 5, 5}};
+  for (uint32_t i = 0; i < 3; i++) {
+    mgl_cuda_wide_sizes sizes = {.tokens = 2048,
+                                 .sequences = 8,
+                                 .logit_rows = 8,
+                                 .pages_per_sequence = STRIDE,
+                                 .workers = WORKERS,
+                                 .few = i > 0};
+    world w;
+    open_world(&w, i == 2 ? experts_config : configs[0], &sizes);
+    assert_int_equal(w.wide.graph_count, graphs[i][12] + 1);
+    for (uint32_t j = 0; j < 13; j++) {
+      assert_int_equal(mgl_cuda_wide_graph_for(&w.wide, tokens[j]), graphs[i][j]);
+    }
+    close_world(&w);
+  }
+  // The largest graph has no more tiles than are asked for.
+  world w;
+  mgl_cuda_wide_sizes sizes = {.tokens = 1100,
+                               .sequences = 8,
+                               .logit_rows = 8,
+                               .pages_per_sequence = STRIDE,
+                               .workers = WORKERS};
+  open_world(&w, configs[0], &sizes);
+  assert_int_equal(w.wide.graphs[w.wide.graph_count - 1].tokens, 1280);
+  close_world(&w);
 }
 
 // A layer's weights decide, where tiles have 256 tokens whatever there is to do.

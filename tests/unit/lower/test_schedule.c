@@ -150,6 +150,9 @@ static void schedules_of_models_are_right(void **state) {
         judge_kernels(program, tokens, workers, i % 2 != 0, verify, counts);
       }
     }
+    for (uint32_t tiles = 3; tiles < 8; tiles += tiles == 3 ? 2 : 1) {  // between powers of two
+      judge_stages(program, tiles * MGL_WIDE_MOST_TILE, 132, verify, counts);
+    }
     mgl_graph_destroy(program);
   }
   for (uint32_t i = 0; i < MGL_LOWER_COUNT; i++) {

@@ -115,8 +115,11 @@ static void print_op(const mgl_graph *program, const mgl_schedule *s, uint32_t i
   if (op->splits > 1) {
     mgl_text_format(out, ", %" PRIu32 " parts", op->splits);
   }
-  mgl_text_append_string(out, (op->flags & ~(uint32_t)MGL_WIDE_RESUMES) == 0 &&
-                                      op->first_shared != MGL_NOT_SHARED && op->splits == 1
+  if ((op->flags & MGL_WIDE_WANTED) != 0) {
+    mgl_text_append_string(out, ", of rows with logits");
+  }
+  const uint32_t others = op->flags & ~(uint32_t)(MGL_WIDE_RESUMES | MGL_WIDE_WANTED);
+  mgl_text_append_string(out, others == 0 && op->first_shared != MGL_NOT_SHARED && op->splits == 1
                                   ? ", tiles of several steps\n"
                                   : "\n");
 }

@@ -207,6 +207,16 @@ static bool has_ranks(const mgl_graph *program) {
   return any;
 }
 
+// MGL_WIDE_WANTED, if of what an op makes only rows with logits are read: no attention is behind
+// it. Several ranks send each other all rows; rows of experts are others.
+static uint32_t wanted_flag(const builder *b, const mgl_op *op) {
+  bool wanted = op->kind != MGL_OP_LOGITS && mgl_stages_are_plain(b->program);
+  for (const mgl_op *at = op; wanted && at < b->program->ops + b->program->op_count; at++) {
+    wanted = at->kind != MGL_OP_ATTEND;
+  }
+  return wanted ? (uint32_t)MGL_WIDE_WANTED : 0;
+}
+
 // Whether a stage's end and an idle worker cost more than what sharing tiles of the graph does.
 static bool has_few_tokens(const builder *b) {
   return b->options->tokens == b->options->tile_tokens ||
@@ -223,11 +233,13 @@ static bool can_rotate(const builder *b, const mgl_op *op) {
 enum { JOIN_STAGES = 16 };  // of k, below which joining steps of a tile costs more than it gains
 
 // Whether tiles of a last round are worth sharing out to all workers, by steps that go on with
-// sums that others have left: where each worker so has less to do by as much as joining needs.
+// sums that others have left: where each worker so has less to do by as much as joining needs. Not
+// where it is not known which tiles there are.
 static bool is_resumed(const builder *b, const mgl_op *op, uint32_t tiles, uint32_t k_stages) {
   const uint32_t workers = b->options->workers, last = tiles % workers;
   const bool can = b->options->tile_tokens == MGL_WIDE_MOST_TILE && tiles > workers && last > 0 &&
-                   op->kind != MGL_OP_LOGITS && !has_few_tokens(b) && !has_ranks(b->program);
+                   op->kind != MGL_OP_LOGITS && !has_few_tokens(b) && !has_ranks(b->program) &&
+                   wanted_flag(b, op) == 0;
   return can && (uint64_t)(workers - last) * k_stages > (uint64_t)workers * JOIN_STAGES;
 }
 
@@ -587,6 +599,7 @@ static mgl_schedule_op norm_before(const builder *b, const mgl_op *op, uint32_t 
     norm.flags |= MGL_WIDE_TURNED;
     norm.units /= ranks_of_sums(b);
   }
+  norm.flags |= wanted_flag(b, op);
   return norm;
 }
 
@@ -611,6 +624,7 @@ static void add_linear(builder *b, const mgl_op *op) {
   out.units = out.tiles * k_stages;
   tile_cut cut = cut_of(b, op, out.tiles, k_stages);
   share_tiles(b, op, &cut, &out);
+  out.flags |= wanted_flag(b, op);
   if (op->kind != MGL_OP_LINEAR_ADD && turned) {
     out.flags |= MGL_WIDE_TURNED;
     add_turned_linear(b, &norm, &out, &cut);

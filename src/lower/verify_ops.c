@@ -135,6 +135,19 @@ static bool rotates_apart(const mgl_verifier *v, uint32_t idx) {
   return apart;
 }
 
+// Whether the rows of what a linear makes reach no other row's logits, of this rank or of others:
+// there is no attention behind it. Programs with experts have all rows.
+static bool is_last(const mgl_verifier *v, uint32_t op) {
+  bool last = mgl_op_is_linear(&v->program->ops[op]);
+  for (uint32_t i = 0; i < v->program->op_count; i++) {
+    const mgl_op *at = &v->program->ops[i];
+    last = last && (i <= op || at->kind != MGL_OP_ATTEND) &&
+           mgl_stages_ranks(v->program, at) == 1 &&
+           mgl_stages_mixture_of(v->program, at).experts == 0;
+  }
+  return last;
+}
+
 // What an op of stages does besides.
 static mgl_status check_stage_flags(const mgl_verifier *v, uint32_t idx, mgl_error *err) {
   const mgl_schedule_op *op = &v->s->ops[idx];
@@ -151,12 +164,15 @@ static mgl_status check_stage_flags(const mgl_verifier *v, uint32_t idx, mgl_err
   const bool turned = scatters                      ? of->kind != MGL_OP_LOGITS
                       : op->kind == MGL_OP_KV_WRITE ? rotates_apart(v, idx)
                                                     : begins_with_turned(v, op);
+  const bool wants = is_last(v, op->op) && of->kind != MGL_OP_LOGITS;
   const bool resumes = (op->flags & MGL_WIDE_RESUMES) != 0;
-  const bool may_resume = op->kind == (uint32_t)of->kind && mgl_op_is_linear(of) &&
-                          of->kind != MGL_OP_LOGITS && op->splits == 1 &&
-                          v->s->tile_tokens == MGL_WIDE_MOST_TILE && ranks == 1 && !turned;
-  switch (op->flags &
-          ~(uint32_t)(MGL_WIDE_OVER | MGL_WIDE_SCATTERS | MGL_WIDE_TURNED | MGL_WIDE_RESUMES)) {
+  const bool may_resume =
+      op->kind == (uint32_t)of->kind && mgl_op_is_linear(of) && of->kind != MGL_OP_LOGITS &&
+      op->splits == 1 && v->s->tile_tokens == MGL_WIDE_MOST_TILE && ranks == 1 && !turned && !wants;
+  const uint32_t others =
+      op->flags & ~(uint32_t)(MGL_WIDE_OVER | MGL_WIDE_SCATTERS | MGL_WIDE_TURNED |
+                              MGL_WIDE_RESUMES | MGL_WIDE_WANTED);
+  switch (others) {
     case 0: right = with == NULL; break;
     case MGL_WIDE_GATHERS: right = with == NULL && (op->kind == MGL_OP_RMSNORM || routes); break;
     case MGL_WIDE_WEIGHS:
@@ -176,7 +192,8 @@ static mgl_status check_stage_flags(const mgl_verifier *v, uint32_t idx, mgl_err
   right = right && gathers == has_gathers && over == ((op->flags & MGL_WIDE_OVER) != 0) &&
           scatters == ((op->flags & MGL_WIDE_SCATTERS) != 0) &&
           turned == ((op->flags & MGL_WIDE_TURNED) != 0) && (!resumes || may_resume) &&
-          (!resumes || with == NULL) && op->splits >= 1 && op->splits <= most_splits(v, op);
+          wants == ((op->flags & MGL_WIDE_WANTED) != 0) && (!resumes || with == NULL) &&
+          op->splits >= 1 && op->splits <= most_splits(v, op);
   return right ? MGL_OK
                : mgl_schedule_wrong(err, "an op of a stage has flags that its kind has no use for",
                                     idx, op->flags);
@@ -215,7 +232,7 @@ static mgl_status check_parts(const mgl_verifier *v, uint32_t idx, mgl_error *er
     bytes = (uint64_t)counters_of(v, op) * MGL_WIDE_FEATURES * s->tile_tokens * sizeof(float);
   }
   bool leaves = op->first_shared != MGL_NOT_SHARED || op->splits > 1 ||
-                (op->flags & ~(uint32_t)MGL_WIDE_TURNED) != 0;
+                (op->flags & ~(uint32_t)(MGL_WIDE_TURNED | MGL_WIDE_WANTED)) != 0;
   if (!leaves) {
     return MGL_OK;
   }

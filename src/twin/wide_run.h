@@ -52,6 +52,11 @@
 // leaves half of the workers without a tile, these do rope_kv of own tiles. The service warp that
 // sends walks the list by itself, so that no worker waits for the link.
 //
+// Tiles of tokens that have no row of the plan have nothing to do, nor have those without a row
+// with logits where only such rows are read (MGL_WIDE_WANTED, and logits themselves). Which these
+// are only the iteration knows; steps are those of all tiles, and of one rank the tiles that there
+// are come first in their line (mgl_wide_pick_tile).
+//
 // Counters of stages lie twice, and iterations take them in turn: a turn of the planner clears
 // those of the iteration after the one that it begins, which no rank begins before all have taken
 // part in this one.
@@ -129,6 +134,9 @@ typedef enum mgl_wide_op_flags {
   // Linears: of a tile of two steps the one with the first stages leaves its sums, and the other
   // one goes on with them, so that they are to the bit those of one step.
   MGL_WIDE_RESUMES = 1 << 17,
+  // Behind the last layer's attention: only rows with logits are read of what it makes, so tiles of
+  // tokens without one are left out.
+  MGL_WIDE_WANTED = 1 << 18,
 } mgl_wide_op_flags;
 
 // Why a launch ended early.

@@ -339,6 +339,9 @@ mgl_status mgl_cuda_wide_make_graph(const mgl_cuda_wide_addresses *a, uint32_t g
   for (uint32_t i = 0; i < s->op_count; i++) {
     out->ops[i] = bind_op(a, s, &s->ops[i]);
   }
+  for (uint32_t i = 0; i < s->op_count && range.last < a->program->op_count - 1; i++) {
+    out->ops[i].op.flags &= ~(uint32_t)MGL_WIDE_WANTED;  // somebody looks at all rows
+  }
   const bool cut = is_cut(s, range);
   count_triggers(a, s, range);
   for (uint32_t worker = 0; worker < s->worker_count; worker++) {

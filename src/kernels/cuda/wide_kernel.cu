@@ -3,6 +3,7 @@
 #include "kernels/cuda/attend/wide_attend.cuh"
 #include "kernels/cuda/common/layout.h"
 #include "kernels/cuda/linear/wide_linear.cuh"
+#include "kernels/cuda/roles/wide_factors.cuh"
 #include "kernels/cuda/roles/wide_ranks.cuh"
 #include "kernels/cuda/roles/wide_worker.cuh"
 #include "kernels/cuda/roles/wide_worker_mma.cuh"
@@ -159,6 +160,7 @@ extern "C" __global__ void __launch_bounds__(MGL_TARGET_WGMMA ? (int)MGL_WIDE_TH
     w.block->token_count = run->plan->token_count;
     w.block->logit_rows = run->plan->logit_row_count;
     w.block->takes_rows = run->plan->takes_rows;
+    w.block->wanted_count = 0;
     w.block->rank = run->rank;
     w.block->sent = run->step_start[blockIdx.x];
     for (uint32_t i = 0; i < MGL_RANKS; i++) {

@@ -553,9 +553,9 @@ static bool mutate_op(mgl_schedule *s, mutation how, random_source *source) {
   switch (how) {
     case MUTATE_SPLITS: add_or_take(&op->splits, source); return true;
     case MUTATE_FLAGS: {
-      static const uint32_t flags[] = {MGL_WIDE_GATHERS, MGL_WIDE_WEIGHS, MGL_WIDE_ROTATES,
-                                       MGL_WIDE_TURNED, MGL_WIDE_RESUMES};
-      op->flags ^= flags[random_below(source, 5)];
+      static const uint32_t flags[] = {MGL_WIDE_GATHERS, MGL_WIDE_WEIGHS,  MGL_WIDE_ROTATES,
+                                       MGL_WIDE_TURNED,  MGL_WIDE_RESUMES, MGL_WIDE_WANTED};
+      op->flags ^= flags[random_below(source, 6)];
       return true;
     }
     case MUTATE_UNITS: add_or_take(&op->units, source); return true;

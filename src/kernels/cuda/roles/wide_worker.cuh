@@ -69,6 +69,10 @@ struct mgl_wide_block {
   // The run's and the plan's; here, since polls drop what the L1 has of them.
   mgl_word *counters;
   uint32_t token_count, logit_rows, takes_rows;
+  // Of MGL_WIDE_WANTED: the tiles of tokens that have a row with logits, and how many. The first op
+  // that asks finds them; until then there are none.
+  uint32_t wanted_count;
+  uint8_t wanted[MGL_MAX_ITERATION_TOKENS / MGL_WIDE_TILE_TOKENS];
   int64_t peers[MGL_RANKS];
   uint32_t rank;
   volatile uint32_t writes[MGL_WIDE_SLOTS];  // 1: the task has a result; 0: it only left its sums
@@ -273,7 +277,8 @@ MGL_DEVICE mgl_wide_tile mgl_wide_tile_of(const mgl_wide_worker *w, const mgl_cu
     tile.token = mgl_wide_turned(tile.token, w->block->rank, MGL_RANKS);
   }
   tile.token *= MGL_WIDE_TILE_TOKENS;
-  tile.tokens = rows > tile.token ? mgl_wide_least(rows - tile.token, MGL_WIDE_TILE_TOKENS) : 0;
+  const bool there = rows > tile.token && begin < end;
+  tile.tokens = there ? mgl_wide_least(rows - tile.token, MGL_WIDE_TILE_TOKENS) : 0;
   return tile;
 }
 
@@ -603,6 +608,49 @@ MGL_DEVICE bool mgl_wide_produce_linear(mgl_wide_worker *w, const mgl_wide_slot 
   return true;
 }
 
+// One warp: finds the tiles of tokens with rows whose logits are wanted.
+MGL_DEVICE void mgl_wide_find_wanted(const mgl_wide_worker *w) {
+  const mgl_wide_plan *plan = w->run->plan;
+  constexpr uint32_t tiles = MGL_MAX_ITERATION_TOKENS / MGL_WIDE_TILE_TOKENS;
+  static_assert(tiles <= 32, "a bit each");
+  uint32_t mask = 0;
+  for (uint32_t i = w->lane; i < w->block->logit_rows; i += 32) {
+    mask |= 1u << plan->logit_rows[i] / MGL_WIDE_TILE_TOKENS;
+  }
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) {
+    mask |= __shfl_xor_sync(0xffffffffu, mask, offset);
+  }
+  if (w->lane < tiles && (mask >> w->lane & 1) != 0) {
+    w->block->wanted[__popc(mask & ((1u << w->lane) - 1))] = (uint8_t)w->lane;
+  }
+  if (w->lane == 0) {
+    w->block->wanted_count = (uint32_t)__popc(mask);
+  }
+  __syncwarp();
+}
+
+// Linears behind the last attention have steps for all tiles of tokens, but few of these are
+// wanted. The wanted ones come first in the line of tiles, so that all workers have the same number
+// of them, but for one; who has none has nothing to do: its begin is its end.
+MGL_DEVICE void mgl_wide_pick_tile(const mgl_wide_block *block, mgl_wide_slot *slot) {
+  const mgl_cuda_op *op = &slot->op;
+  const bool picks = (op->flags & MGL_WIDE_WANTED) != 0;
+  const uint32_t there =
+      picks ? block->wanted_count
+            : (block->logit_rows + MGL_WIDE_TILE_TOKENS - 1) / MGL_WIDE_TILE_TOKENS;
+  const uint32_t tiles = op->tokens / MGL_WIDE_TILE_TOKENS;  // of tokens
+  const uint32_t k_stages = op->k_padded / MGL_WIDE_K, begin = slot->step.begin;
+  const uint32_t number = begin / k_stages;
+  if (number >= mgl_wide_feature_tiles(mgl_wide_row_blocks(op)) * there) {
+    slot->step.end = begin;
+    return;
+  }
+  const uint32_t token = picks ? block->wanted[number % there] : number % there;
+  slot->step.begin = (number / there * tiles + token) * k_stages + begin % k_stages;
+  slot->step.end += slot->step.begin - begin;
+}
+
 // Copies a step and its op into the slot, once that is free.
 MGL_DEVICE const mgl_wide_slot *mgl_wide_fill_slot(mgl_wide_worker *w, uint32_t at) {
   mgl_wide_slot *slot = &w->block->slots[w->slot];
@@ -620,8 +668,16 @@ MGL_DEVICE const mgl_wide_slot *mgl_wide_fill_slot(mgl_wide_worker *w, uint32_t 
     ((uint4 *)&slot->step)[w->lane - op_pieces] = ((const uint4 *)step)[w->lane - op_pieces];
   }
   __syncwarp();
+  if (MGL_RANKS == 1 && w->block->wanted_count == 0 && (slot->op.flags & MGL_WIDE_WANTED) != 0) {
+    mgl_wide_find_wanted(w);
+  }
   if (w->lane == 0) {
     slot->step.task = at;  // its number in the list
+    const bool linear = mgl_op_kind_is_linear(slot->op.kind);
+    const bool picks = (slot->op.flags & MGL_WIDE_WANTED) != 0;
+    if (MGL_RANKS == 1 && linear && (picks || slot->op.kind == MGL_OP_LOGITS)) {
+      mgl_wide_pick_tile(w->block, slot);
+    }
   }
   if (w->lane == 0 && mgl_wide_has_attention(&slot->op)) {
     slot->with.attention.block_tables = w->run->block_tables;  // the plan's
@@ -668,73 +724,6 @@ MGL_DEVICE void mgl_wide_produce(mgl_wide_worker *w) {
   if (w->lane == 0) {
     w->block->given = at - first + (ok ? 1 : 0);
     w->block->stop = 1;
-  }
-}
-
-// --- factors -------------------------------------------------------------------------------------
-
-MGL_DEVICE float mgl_wide_factor(const mgl_cuda_op *op, float squares) {
-  return 1.0f / sqrtf(squares / (float)op->k + op->eps);
-}
-
-// The factors of four rows by the norm before the linear. Loads come in batches without a branch
-// between them: with one, each waits for the one before (docs/log/229).
-MGL_DEVICE float4 mgl_wide_factors(const mgl_cuda_op *op, uint32_t row) {
-  constexpr uint32_t batch = 8;
-  const uint32_t ranges = (op->k + MGL_WIDE_NORM_RANGE - 1) / MGL_WIDE_NORM_RANGE;
-  const float *squares = op->norm + row;
-  float4 sum = make_float4(0, 0, 0, 0);
-#pragma unroll 1
-  for (uint32_t first = 0; first < ranges; first += batch) {
-    float4 v[batch];
-#pragma unroll
-    for (uint32_t i = 0; i < batch; i++) {
-      const uint32_t range = mgl_wide_least(first + i, ranges - 1);
-      v[i] = *(const float4 *)(squares + (size_t)range * op->tokens);
-    }
-#pragma unroll
-    for (uint32_t i = 0; i < batch; i++) {
-      const bool there = first + i < ranges;
-      sum.x += there ? v[i].x : 0;
-      sum.y += there ? v[i].y : 0;
-      sum.z += there ? v[i].z : 0;
-      sum.w += there ? v[i].w : 0;
-    }
-  }
-  return make_float4(mgl_wide_factor(op, sum.x), mgl_wide_factor(op, sum.y),
-                     mgl_wide_factor(op, sum.z), mgl_wide_factor(op, sum.w));
-}
-
-// One warp: for every task, the factors of the tile's tokens by the norm before the linear, while
-// the consumers multiply. For those that begin early it waits for their event; if the launch is
-// ended, the producer meets that at its next event.
-MGL_DEVICE void mgl_wide_find_factors(mgl_wide_worker *w) {
-  while (mgl_wide_wait(w, &w->block->go[w->slot], w->parity)) {
-    const mgl_wide_slot *slot = &w->block->slots[w->slot];
-    const mgl_cuda_op *op = &slot->op;
-    mgl_wide_note_stage(w, &slot->step);  // here nobody waits for it
-    if (mgl_op_kind_is_linear(op->kind) && op->norm != nullptr) {
-      const uint32_t first = mgl_wide_tile_of(w, slot).token;
-#pragma unroll 1
-      for (uint32_t token = w->lane * 4; token < MGL_WIDE_TILE_TOKENS; token += 32 * 4) {
-        *(float4 *)&w->block->factors[w->slot][token] = mgl_wide_factors(op, first + token);
-      }
-    }
-    if (mgl_wide_is_up(op->kind)) {
-      const mgl_wide_slot_row *rows = slot->with.experts.rows + mgl_wide_tile_of(w, slot).token;
-      for (uint32_t token = w->lane; token < MGL_WIDE_TILE_TOKENS; token += 32) {
-        w->block->factors[w->slot][token] = rows[token].factor;
-        w->block->weights[w->slot][token] = rows[token].weight;
-      }
-    }
-    if (mgl_wide_begins_early(op->kind)) {
-      (void)mgl_wide_wait_event(w, &slot->step);
-    }
-    __syncwarp();
-    if (w->lane == 0) {
-      mgl_mbarrier_arrive(&w->block->factored[w->slot]);
-    }
-    mgl_wide_next_slot(w);
   }
 }
 

@@ -11,6 +11,7 @@
 #define MGL_KERNELS_CUDA_ROLES_WIDE_WORKER_MMA_CUH
 
 #include "kernels/cuda/linear/wide_gemm_mma.cuh"
+#include "kernels/cuda/roles/wide_factors.cuh"
 #include "kernels/cuda/roles/wide_ranks.cuh"
 #include "kernels/cuda/roles/wide_worker.cuh"
 

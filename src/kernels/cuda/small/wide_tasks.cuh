@@ -360,6 +360,12 @@ MGL_DEVICE void mgl_wide_weigh_rows(const mgl_wide_reach *reach, const mgl_cuda_
   }
 }
 
+// The eight tokens with number `eight` among those of tiles with wanted rows.
+MGL_DEVICE uint32_t mgl_wide_wanted_eight(const mgl_wide_worker *w, uint32_t eight) {
+  constexpr uint32_t of_tile = MGL_WIDE_TILE_TOKENS / 8;
+  return w->block->wanted[eight / of_tile] * of_tile + eight % of_tile;
+}
+
 // Units are ranges of features of eight tokens, tokens fastest; of MGL_WIDE_TURNED, of this rank's
 // own tokens, tile by tile, so that a chain's units follow each other. op.tokens: rows of the
 // residual stream; op.row_tiles: of the result.
@@ -372,10 +378,21 @@ MGL_DEVICE void mgl_wide_task_norm(const mgl_wide_worker *w, const mgl_wide_slot
   const bool scatters = MGL_RANKS > 1 && (op->flags & MGL_WIDE_SCATTERS) != 0;
   const uint32_t rank = w->block->rank;
   const bool turned = MGL_RANKS > 1 && (op->flags & MGL_WIDE_TURNED) != 0;
+  const bool picks = (op->flags & MGL_WIDE_WANTED) != 0;
   mgl_wide_reach reach = {scatters && gathers ? w->block : nullptr, {true, true}};
-  for (uint32_t i = slot->step.begin + w->warp; i < slot->step.end; i += MGL_WIDE_CONSUMER_WARPS) {
+  uint32_t begin = slot->step.begin, end = slot->step.end;
+  if (MGL_RANKS == 1 && picks) {  // equal shares of the units that are wanted
+    const uint32_t there = w->block->wanted_count * (MGL_WIDE_TILE_TOKENS / 8);
+    begin = begin * there / of_range;
+    end = end * there / of_range;
+    of_range = there;
+  }
+  for (uint32_t i = begin + w->warp; i < end; i += MGL_WIDE_CONSUMER_WARPS) {
     const mgl_wide_own_unit own = mgl_wide_own_unit_of(op, i, rank);
-    const uint32_t unit = turned ? own.eight : i % of_range;
+    uint32_t unit = turned ? own.eight : i % of_range;
+    if (MGL_RANKS == 1 && picks) {
+      unit = mgl_wide_wanted_eight(w, unit);
+    }
     uint32_t row = unit * 8 + w->lane % 4 * 2;
     uint32_t rows[2] = {0, 0};
     if (unit * 8 >= count) {

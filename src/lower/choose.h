@@ -40,7 +40,7 @@ bool mgl_stages_run(const mgl_graph *program, bool few);
 
 // The number of the graph of stages for so many tokens. There is one for every power of two below
 // MGL_WIDE_MOST_TILE, and one for every multiple of that: tiles of a larger graph that an iteration
-// does not fill would leave some workers with less to do than others (docs/log/296).
+// does not fill would leave some workers with less to do than others (docs/log/297).
 uint32_t mgl_stages_graph_for(const mgl_graph *program, bool few, uint32_t tokens);
 // The stages of a graph. Programs with codes or experts have tiles of 128 tokens at most.
 mgl_stages_options mgl_stages_options_of(const mgl_graph *program, bool few, uint32_t graph,

@@ -34,6 +34,8 @@ typedef enum stage_buffer {
   BUFFER_SORTED,
   BUFFER_LISTS,
   BUFFER_SLOT_SUMS,
+  BUFFER_WIDENED,  // and the other regions of mgl_widened
+  BUFFER_WIDENED_LAST = BUFFER_WIDENED + MGL_WIDENED_COUNT - 1,
   BUFFER_COUNT,
 } stage_buffer;
 
@@ -56,6 +58,10 @@ static const char *const stage_names[BUFFER_COUNT] = {
     [BUFFER_SORTED] = "rows sorted by expert",
     [BUFFER_LISTS] = "lists of sorted rows",
     [BUFFER_SLOT_SUMS] = "sums of slots",
+    [BUFFER_WIDENED + MGL_WIDENED_QKV] = "widened qkv_proj",
+    [BUFFER_WIDENED + MGL_WIDENED_O] = "widened o",
+    [BUFFER_WIDENED + MGL_WIDENED_GATE_UP] = "widened gate_up",
+    [BUFFER_WIDENED + MGL_WIDENED_DOWN] = "widened down",
 };
 
 // Values are tensors of the program, and what stages make beside them, of an op.
@@ -68,6 +74,7 @@ typedef enum value_kind {
   VALUE_ROUTES,   // of experts_up: routes, and how many rows of each unit have each expert
   VALUE_SORTED,   // of experts_up: x and lists
   VALUE_SLOTS,    // of experts_down: what is added
+  VALUE_WIDENED,  // the weights of an op as bf16
 } value_kind;
 
 static uint64_t value_of(value_kind kind, uint32_t splits, uint32_t index) {
@@ -290,6 +297,12 @@ static void add_experts(access_list *list, const mgl_schedule_op *s) {
   }
 }
 
+// Where the bf16 of an op's codes lies.
+static uint32_t widened_of(const access_list *list, uint32_t op_idx) {
+  return (uint32_t)BUFFER_WIDENED +
+         (uint32_t)mgl_stages_widened(list->program, &list->program->ops[op_idx]);
+}
+
 // The tiles of tokens of units [begin, end): of a turned linear the one that they are stages of, of
 // a turned rotation those that have the rows; of a turned norm those of all ranks among which its
 // own one is, since the others' steps write there.
@@ -325,7 +338,13 @@ static void add_stage_op(access_list *list, const mgl_schedule_op *s) {
     add_write(list, BUFFER_LOGITS, op->output);
     return;
   }
+  if ((s->flags & MGL_WIDE_WIDENED) != 0) {
+    add_read(list, widened_of(list, s->op), value_of(VALUE_WIDENED, 0, s->op));
+  }
   switch (s->kind) {
+    case MGL_WIDE_WIDEN:
+      add_write(list, widened_of(list, s->op), value_of(VALUE_WIDENED, 0, s->op));
+      break;
     case MGL_OP_EMBED: add_write(list, BUFFER_RESIDUAL, op->output); break;
     case MGL_OP_ROPE_ANGLES: add_write(list, BUFFER_ANGLES, op->output); break;
     case MGL_OP_RMSNORM: add_norm(list, s->op, s->splits); break;

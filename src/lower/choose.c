@@ -41,7 +41,8 @@ mgl_stages_options mgl_stages_options_of(const mgl_graph *program, bool few, uin
   for (uint32_t i = 0; i < graph; i++) {
     tokens = tokens_behind(program, tokens);
   }
-  uint32_t most = mgl_packed_has_codes(program) ? MGL_WIDE_MOST_CODED_TILE : MGL_WIDE_MOST_TILE;
+  bool codes = mgl_packed_has_codes(program) && !(few && mgl_stages_widen_program(program, tokens));
+  uint32_t most = codes ? MGL_WIDE_MOST_CODED_TILE : MGL_WIDE_MOST_TILE;
   return (mgl_stages_options){
       .tokens = tokens,
       .tile_tokens =

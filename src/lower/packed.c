@@ -51,6 +51,13 @@ uint64_t mgl_packed_row_block_bytes(const mgl_packed_matrices *matrices) {
   return (uint64_t)mgl_panels_of(matrices->k) * mgl_panel_bytes(matrices->packing, matrices->group);
 }
 
+mgl_packed_matrices mgl_packed_widened(const mgl_packed_matrices *matrices) {
+  mgl_packed_matrices widened = *matrices;
+  widened.packing = MGL_PACKING_BF16;
+  widened.group = 0;
+  return widened;
+}
+
 uint64_t mgl_packed_program_bytes(const mgl_graph *program) {
   uint64_t bytes = 0;
   for (size_t i = 0; i < program->op_count; i++) {

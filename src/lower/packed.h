@@ -23,6 +23,8 @@ mgl_packed_matrices mgl_packed_matrices_of(const mgl_graph *program, const mgl_o
 uint32_t mgl_packed_flags(const mgl_packed_matrices *matrices);
 // Bytes of a packed row block.
 uint64_t mgl_packed_row_block_bytes(const mgl_packed_matrices *matrices);
+// The same matrices as bf16.
+mgl_packed_matrices mgl_packed_widened(const mgl_packed_matrices *matrices);
 // Bytes of all of a program's matrices.
 uint64_t mgl_packed_program_bytes(const mgl_graph *program);
 

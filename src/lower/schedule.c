@@ -98,7 +98,10 @@ static void print_op(const mgl_graph *program, const mgl_schedule *s, uint32_t i
   const mgl_schedule_op *op = &s->ops[index];
   const mgl_op *of = &program->ops[op->op];
   const char *name = program->tensors[of->output].name;
-  mgl_text_format(out, "op %" PRIu32 ": %s", index, mgl_op_info_of((mgl_op_kind)op->kind)->name);
+  const char *kind = op->kind == (uint32_t)MGL_WIDE_WIDEN
+                         ? "widening"
+                         : mgl_op_info_of((mgl_op_kind)op->kind)->name;
+  mgl_text_format(out, "op %" PRIu32 ": %s", index, kind);
   mgl_text_format(out, op->kind == (uint32_t)of->kind ? " %s" : " before %s", name);
   if (op->with != MGL_NO_OP) {
     const mgl_op *with = &program->ops[op->with];
@@ -118,7 +121,8 @@ static void print_op(const mgl_graph *program, const mgl_schedule *s, uint32_t i
   if ((op->flags & MGL_WIDE_WANTED) != 0) {
     mgl_text_append_string(out, ", of rows with logits");
   }
-  const uint32_t others = op->flags & ~(uint32_t)(MGL_WIDE_RESUMES | MGL_WIDE_WANTED);
+  const uint32_t others =
+      op->flags & ~(uint32_t)(MGL_WIDE_RESUMES | MGL_WIDE_WANTED | MGL_WIDE_WIDENED);
   mgl_text_append_string(out, others == 0 && op->first_shared != MGL_NOT_SHARED && op->splits == 1
                                   ? ", tiles of several steps\n"
                                   : "\n");

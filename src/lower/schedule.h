@@ -48,8 +48,8 @@ typedef enum mgl_wait {
 typedef struct mgl_schedule_op {
   uint32_t kind;  // mgl_op_kind of what is computed: the op's own; or, in stages, RMSNORM, the norm
       // that the op begins with, KV_WRITE, the rotation before attend, ROUTE, the choice
-      // of experts and the sorting of rows before experts_up, and ADD, of the sums of
-      // slots behind experts_down
+      // of experts and the sorting of rows before experts_up, ADD, of the sums of slots
+      // behind experts_down, and MGL_WIDE_WIDEN, which makes bf16 of the op's codes
   uint32_t op;     // of the program
   uint32_t with;   // MGL_NO_OP, or what it computes besides: in kernels another op; in stages, with
                    // MGL_WIDE_WEIGHS the norm of op `with`, with MGL_WIDE_ROTATES its rotation
@@ -98,8 +98,9 @@ typedef struct mgl_schedule {
       *list_start;      // [worker_count + 1]: worker w's steps, in the order in which it runs them,
   uint32_t *list;       // are list[list_start[w] ... list_start[w + 1])
   uint64_t part_bytes;  // stages: most bytes of the sums that a linear's steps leave for others
-  uint64_t inbox_bytes;   // stages: most bytes of the sums of all ranks that a norm adds
-  uint32_t shared_tiles;  // stages: counters of tiles that several steps make
+  uint64_t inbox_bytes;    // stages: most bytes of the sums of all ranks that a norm adds
+  uint32_t shared_tiles;   // stages: counters of tiles that several steps make
+  uint64_t widened_bytes;  // stages: of all weights that are made of codes
   mgl_arena arena;
 } mgl_schedule;
 

@@ -10,6 +10,7 @@
 // by those who have made a tile of the linear before, where its tiles are few (MGL_WIDE_WEIGHS,
 // MGL_WIDE_ROTATES).
 #include <assert.h>
+#include <string.h>
 
 #include "lower/lower_parts.h"
 #include "lower/packed.h"
@@ -38,17 +39,14 @@ typedef struct builder {
   bool rotated;     // qkv_proj does the rotation too
   // The rotation of own rows is done beside so many tiles, qkv_proj's last; 0: it is not.
   uint32_t beside;
-  uint32_t shared_tiles;  // so far
-  uint64_t part_bytes;    // most bytes of the sums of a linear's steps
-  uint64_t inbox_bytes;   // and of those of all ranks
+  uint32_t region_read[MGL_WIDENED_COUNT];  // the end of the last stage that read it
+  uint32_t shared_tiles;                    // so far
+  uint64_t part_bytes;                      // most bytes of the sums of a linear's steps
+  uint64_t inbox_bytes;                     // and of those of all ranks
 } builder;
 
 static uint32_t ceil_div(uint32_t a, uint32_t b) {
   return (a + b - 1) / b;
-}
-
-uint64_t mgl_stages_stream_bytes(uint32_t tokens, uint32_t hidden) {
-  return (uint64_t)tokens * ceil_div(hidden, MGL_WIDE_K) * MGL_WIDE_K * sizeof(float);
 }
 
 uint32_t mgl_stages_ranks(const mgl_graph *program, const mgl_op *op) {
@@ -62,11 +60,6 @@ uint32_t mgl_stages_ranks(const mgl_graph *program, const mgl_op *op) {
   return ranks > 1 ? ranks : 1;
 }
 
-bool mgl_stages_turn(const mgl_stages_options *o, uint32_t ranks) {
-  const uint32_t tiles = o->tokens / o->tile_tokens;
-  return ranks > 1 && tiles >= ranks && tiles % ranks == 0;
-}
-
 uint32_t mgl_stages_others(const mgl_schedule_op *op, uint32_t trigger) {
   if ((op->flags & (MGL_WIDE_OVER | MGL_WIDE_WEIGHS)) != MGL_WIDE_OVER) {
     return MGL_NO_EVENT;
@@ -75,13 +68,12 @@ uint32_t mgl_stages_others(const mgl_schedule_op *op, uint32_t trigger) {
   return apart ? trigger + 1 : trigger;
 }
 
-uint32_t mgl_stages_resumed_tiles(uint32_t tiles, uint32_t workers) {
-  return tiles < 2 * workers ? tiles : 2 * workers;
-}
-
-uint32_t mgl_stages_gathered_rows(const mgl_stages_options *o) {
-  uint32_t rows = ceil_div(o->logit_rows, o->tile_tokens) * o->tile_tokens;
-  return rows < o->tokens ? rows : o->tokens;
+static bool has_ranks(const mgl_graph *program) {
+  bool any = false;
+  for (size_t i = 0; i < program->op_count; i++) {
+    any = any || mgl_stages_ranks(program, &program->ops[i]) > 1;
+  }
+  return any;
 }
 
 static void set_ready(builder *b, uint32_t event) {
@@ -172,6 +164,32 @@ static mgl_schedule_op simple(const builder *b, mgl_op_kind kind, const mgl_op *
                            .first_shared = MGL_NOT_SHARED};
 }
 
+// The first linear from `op` on, or NULL.
+static const mgl_op *linear_from(const builder *b, const mgl_op *op) {
+  const mgl_op *end = b->program->ops + b->program->op_count;
+  while (op < end && mgl_packed_matrices_of(b->program, op).count == 0) {
+    op++;
+  }
+  return op < end ? op : NULL;
+}
+
+// Makes bf16 of a linear's codes, for a linear that waits for the stage that has just ended: beside
+// all stages since what read the region before, by warps that have nothing else to do.
+static void add_widening(builder *b, const mgl_op *op) {
+  const uint32_t wait = b->region_read[mgl_stages_widened(b->program, op)];
+  const uint32_t panels = mgl_stages_panels(b->program, op), workers = b->options->workers;
+  const uint32_t steps = panels < workers ? panels : workers;
+  mgl_schedule_op out = simple(b, (mgl_op_kind)MGL_WIDE_WIDEN, op, panels);
+  out.flags = MGL_WIDE_BESIDE;
+  for (uint32_t i = 0; i < steps; i++) {
+    put_step(b, b->op_count, &out, i, (uint32_t)((uint64_t)panels * i / steps),
+             (uint32_t)((uint64_t)panels * (i + 1) / steps), wait, b->ready[0][ROWS_OF_OWN]);
+  }
+  b->stage_count--;
+  add_op(b, &out);
+  b->stage_count++;
+}
+
 // --- linears -------------------------------------------------------------------------------------
 
 // How the tiles of a linear become steps.
@@ -182,29 +200,12 @@ typedef struct tile_cut {
   uint32_t passes;  // SPLIT: steps of each tile, all of them at once, each a worker's only one
 } tile_cut;
 
-// The first linear behind a linear_add.
-static const mgl_op *linear_behind(const builder *b, const mgl_op *op) {
-  do {
-    op++;
-    assert(op < b->program->ops + b->program->op_count);
-  } while (mgl_packed_matrices_of(b->program, op).count == 0);
-  return op;
-}
-
 static const mgl_op *attend_behind(const builder *b, const mgl_op *op) {
   while (op->kind != MGL_OP_ATTEND) {
     op++;
     assert(op < b->program->ops + b->program->op_count);
   }
   return op;
-}
-
-static bool has_ranks(const mgl_graph *program) {
-  bool any = false;
-  for (size_t i = 0; i < program->op_count; i++) {
-    any = any || mgl_stages_ranks(program, &program->ops[i]) > 1;
-  }
-  return any;
 }
 
 // MGL_WIDE_WANTED, if of what an op makes only rows with logits are read: no attention is behind
@@ -391,7 +392,7 @@ static void add_linear_steps(builder *b, const mgl_schedule_op *op, const tile_c
 static void send_parts(builder *b, const tile_cut *cut, uint32_t ranks, mgl_schedule_op *out) {
   const mgl_op *op = &b->program->ops[out->op];
   uint32_t features = (uint32_t)mgl_tensor_row_elements(&b->program->tensors[op->output]);
-  const mgl_op *next = linear_behind(b, op);
+  const mgl_op *next = linear_from(b, op + 1);
   const uint64_t part = mgl_stages_stream_bytes(b->options->tokens, features);
   b->weighed = has_few_tokens(b) && cut->passes > 1 && next->kind != MGL_OP_LOGITS;
   const uint64_t bytes = ranks * (b->weighed ? 1 : cut->passes) * part;
@@ -423,7 +424,7 @@ static void share_tiles(builder *b, const mgl_op *op, const tile_cut *cut, mgl_s
     return;
   }
   if (op->kind == MGL_OP_LINEAR_ADD) {
-    const mgl_op *next = linear_behind(b, op);
+    const mgl_op *next = linear_from(b, op + 1);
     uint32_t features = (uint32_t)mgl_tensor_row_elements(&b->program->tensors[op->output]);
     out->splits = cut->passes;
     bytes = cut->passes * mgl_stages_stream_bytes(b->options->tokens, features);
@@ -507,7 +508,7 @@ static bool own_tiles_last(const builder *b, const mgl_op *linear) {
 // second one's behind the norm. Of a chain tiles of other ranks' tokens come first. What follows a
 // chain waits for all ranks' steps of it; gathered rows, for those of all chains.
 static void add_turned_sums(builder *b, const mgl_schedule_op *op, const tile_cut *cut) {
-  const bool whole = linear_behind(b, &b->program->ops[op->op])->kind == MGL_OP_LOGITS;
+  const bool whole = linear_from(b, &b->program->ops[op->op] + 1)->kind == MGL_OP_LOGITS;
   const uint32_t chains = chains_of(b);
   uint32_t ends[MGL_STAGES_CHAINS];
   for (uint32_t chain = 0; chain < chains; chain++) {
@@ -625,6 +626,12 @@ static void add_linear(builder *b, const mgl_op *op) {
   tile_cut cut = cut_of(b, op, out.tiles, k_stages);
   share_tiles(b, op, &cut, &out);
   out.flags |= wanted_flag(b, op);
+  if (mgl_stages_widen(b->program, op, b->options->tile_tokens)) {
+    out.flags |= MGL_WIDE_WIDENED;
+    if (op != linear_from(b, b->program->ops)) {
+      add_widening(b, op);
+    }
+  }
   if (op->kind != MGL_OP_LINEAR_ADD && turned) {
     out.flags |= MGL_WIDE_TURNED;
     add_turned_linear(b, &norm, &out, &cut);
@@ -636,6 +643,7 @@ static void add_linear(builder *b, const mgl_op *op) {
     add_op(b, &out);
   }
   end_stage(b);
+  b->region_read[mgl_stages_widened(b->program, op)] = b->ready[0][ROWS_OF_OWN];
 }
 
 // --- mixtures ------------------------------------------------------------------------------------
@@ -739,6 +747,12 @@ static void add_first_stage(builder *b) {
       add_spread(b, &out);
     }
   }
+  const mgl_op *first = linear_from(b, b->program->ops);
+  if (mgl_stages_widen(b->program, first, b->options->tile_tokens)) {  // which nothing hides
+    const mgl_schedule_op out =
+        simple(b, (mgl_op_kind)MGL_WIDE_WIDEN, first, mgl_stages_panels(b->program, first));
+    add_spread(b, &out);
+  }
   end_stage(b);
 }
 
@@ -747,6 +761,7 @@ static builder build(const mgl_graph *program, const mgl_stages_options *options
   builder b = {
       .program = program, .options = options, .out = out, .splits = 1, .event = MGL_NO_EVENT};
   set_ready(&b, MGL_NO_EVENT);
+  memset(b.region_read, 0xff, sizeof b.region_read);  // MGL_NO_EVENT
   add_first_stage(&b);
   for (size_t i = 0; i < program->op_count; i++) {
     const mgl_op *op = &program->ops[i];
@@ -785,6 +800,7 @@ mgl_status mgl_lower_stages(const mgl_graph *program, const mgl_stages_options *
   sizes.part_bytes = counted.part_bytes;
   sizes.inbox_bytes = counted.inbox_bytes;
   sizes.shared_tiles = counted.shared_tiles;
+  sizes.widened_bytes = mgl_stages_widened_at(program, MGL_WIDENED_COUNT, options->tile_tokens);
   *out = mgl_schedule_create(&sizes);
   if (*out == NULL) {
     return mgl_schedule_out_of_memory(err);

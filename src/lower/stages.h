@@ -54,6 +54,24 @@ uint32_t mgl_stages_resumed_tiles(uint32_t tiles, uint32_t workers);
 // the least time.
 uint32_t mgl_stages_tile_tokens(const mgl_graph *program, uint32_t tokens, uint32_t most,
                                 uint32_t logit_rows, uint32_t workers);
+// Whether a linear's codes become bf16 before it multiplies them, in every iteration: where tiles
+// have more tokens than those that decode by themselves (MGL_WIDE_WIDEN).
+bool mgl_stages_widen(const mgl_graph *program, const mgl_op *op, uint32_t tile_tokens);
+// Where these lie: matrices of one kind have a region that layers take in turn.
+typedef enum mgl_widened {
+  MGL_WIDENED_QKV,
+  MGL_WIDENED_O,
+  MGL_WIDENED_GATE_UP,
+  MGL_WIDENED_DOWN,
+  MGL_WIDENED_COUNT,
+} mgl_widened;
+mgl_widened mgl_stages_widened(const mgl_graph *program, const mgl_op *op);
+// Panels of a linear's codes, which are the units of making bf16 of them.
+uint32_t mgl_stages_panels(const mgl_graph *program, const mgl_op *op);
+// A region's first byte; of MGL_WIDENED_COUNT: bytes of all of them.
+uint64_t mgl_stages_widened_at(const mgl_graph *program, mgl_widened region, uint32_t tile_tokens);
+// Whether iterations of a graph of so many tokens widen codes: what that takes is saved many times.
+bool mgl_stages_widen_program(const mgl_graph *program, uint32_t tokens);
 // Rows of the gathered x: whole tiles, and no more than the graph has.
 uint32_t mgl_stages_gathered_rows(const mgl_stages_options *options);
 

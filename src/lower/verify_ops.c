@@ -75,6 +75,10 @@ static mgl_status check_stage_units(const mgl_verifier *v, uint32_t idx, mgl_err
     case MGL_OP_ROPE_ANGLES:
     case MGL_OP_KV_WRITE: units = s->tokens; break;
     case MGL_OP_ATTEND: units = s->worker_count; break;
+    case MGL_WIDE_WIDEN:
+      rows = s->tokens;
+      units = mgl_stages_panels(v->program, of);
+      break;
     case MGL_OP_RMSNORM:
       units = rows / 8 * ceil_div(m.k, MGL_WIDE_NORM_RANGE);
       units /= (op->flags & MGL_WIDE_TURNED) != 0 ? ranks_of(v, op) : 1;
@@ -106,7 +110,7 @@ static uint32_t most_splits(const mgl_verifier *v, const mgl_schedule_op *op) {
   if (before != NULL) {
     return MGL_STAGES_MAX_SPLITS * mgl_stages_ranks(v->program, before);
   }
-  bool may = op->kind == MGL_OP_LINEAR_ADD || op->flags == MGL_WIDE_ROTATES;
+  bool may = op->kind == MGL_OP_LINEAR_ADD || (op->flags & MGL_WIDE_ROTATES) != 0;
   return may ? (uint32_t)MGL_STAGES_MAX_SPLITS : 1;
 }
 
@@ -164,16 +168,22 @@ static mgl_status check_stage_flags(const mgl_verifier *v, uint32_t idx, mgl_err
   const bool turned = scatters                      ? of->kind != MGL_OP_LOGITS
                       : op->kind == MGL_OP_KV_WRITE ? rotates_apart(v, idx)
                                                     : begins_with_turned(v, op);
-  const bool wants = is_last(v, op->op) && of->kind != MGL_OP_LOGITS;
+  const bool wants =
+      op->kind != (uint32_t)MGL_WIDE_WIDEN && is_last(v, op->op) && of->kind != MGL_OP_LOGITS;
   const bool resumes = (op->flags & MGL_WIDE_RESUMES) != 0;
   const bool may_resume =
       op->kind == (uint32_t)of->kind && mgl_op_is_linear(of) && of->kind != MGL_OP_LOGITS &&
       op->splits == 1 && v->s->tile_tokens == MGL_WIDE_MOST_TILE && ranks == 1 && !turned && !wants;
+  const bool widened =
+      op->kind == (uint32_t)of->kind && mgl_stages_widen(v->program, of, v->s->tile_tokens);
   const uint32_t others =
       op->flags & ~(uint32_t)(MGL_WIDE_OVER | MGL_WIDE_SCATTERS | MGL_WIDE_TURNED |
-                              MGL_WIDE_RESUMES | MGL_WIDE_WANTED);
+                              MGL_WIDE_RESUMES | MGL_WIDE_WANTED | MGL_WIDE_WIDENED);
   switch (others) {
-    case 0: right = with == NULL; break;
+    case 0: right = with == NULL && (op->kind != (uint32_t)MGL_WIDE_WIDEN || op->stage == 0); break;
+    case MGL_WIDE_BESIDE:  // not what all do in the first stage
+      right = with == NULL && op->kind == (uint32_t)MGL_WIDE_WIDEN && op->stage != 0;
+      break;
     case MGL_WIDE_GATHERS: right = with == NULL && (op->kind == MGL_OP_RMSNORM || routes); break;
     case MGL_WIDE_WEIGHS:
       right = op->kind == MGL_OP_LINEAR_ADD && op->splits > 1 && with != NULL &&
@@ -192,8 +202,9 @@ static mgl_status check_stage_flags(const mgl_verifier *v, uint32_t idx, mgl_err
   right = right && gathers == has_gathers && over == ((op->flags & MGL_WIDE_OVER) != 0) &&
           scatters == ((op->flags & MGL_WIDE_SCATTERS) != 0) &&
           turned == ((op->flags & MGL_WIDE_TURNED) != 0) && (!resumes || may_resume) &&
-          wants == ((op->flags & MGL_WIDE_WANTED) != 0) && (!resumes || with == NULL) &&
-          op->splits >= 1 && op->splits <= most_splits(v, op);
+           wants == ((op->flags & MGL_WIDE_WANTED) != 0) && (!resumes || with == NULL) &&
+           widened == ((op->flags & MGL_WIDE_WIDENED) != 0) && op->splits >= 1 &&
+           op->splits <= most_splits(v, op);
   return right ? MGL_OK
                : mgl_schedule_wrong(err, "an op of a stage has flags that its kind has no use for",
                                     idx, op->flags);
@@ -232,7 +243,8 @@ static mgl_status check_parts(const mgl_verifier *v, uint32_t idx, mgl_error *er
     bytes = (uint64_t)counters_of(v, op) * MGL_WIDE_FEATURES * s->tile_tokens * sizeof(float);
   }
   bool leaves = op->first_shared != MGL_NOT_SHARED || op->splits > 1 ||
-                (op->flags & ~(uint32_t)(MGL_WIDE_TURNED | MGL_WIDE_WANTED)) != 0;
+                (op->flags &
+                 ~(uint32_t)(MGL_WIDE_TURNED | MGL_WIDE_WANTED | MGL_WIDE_WIDENED)) != 0;
   if (!leaves) {
     return MGL_OK;
   }
@@ -250,12 +262,15 @@ static mgl_status check_stage_op(const mgl_verifier *v, uint32_t idx, mgl_error 
   bool linear = mgl_op_is_linear(&v->program->ops[op->op]);
   const mgl_stages_mixture mixture = mgl_stages_mixture_of(v->program, &v->program->ops[op->op]);
   const bool experts = mixture.experts != 0;
-  bool known = op->kind == (uint32_t)kind
-                   ? linear || kind == MGL_OP_EMBED || kind == MGL_OP_ROPE_ANGLES ||
-                         kind == MGL_OP_ATTEND || mgl_op_kind_is_exchange(kind)
-                   : (op->kind == MGL_OP_RMSNORM && linear && kind != MGL_OP_LINEAR_ADD) ||
-                         (op->kind == MGL_OP_KV_WRITE && kind == MGL_OP_ATTEND) ||
-                         (experts && op->kind == mixture.around);
+  bool known =
+      op->kind == (uint32_t)kind
+          ? linear || kind == MGL_OP_EMBED || kind == MGL_OP_ROPE_ANGLES || kind == MGL_OP_ATTEND ||
+                mgl_op_kind_is_exchange(kind)
+          : (op->kind == MGL_OP_RMSNORM && linear && kind != MGL_OP_LINEAR_ADD) ||
+                (op->kind == MGL_WIDE_WIDEN &&
+                 mgl_stages_widen(v->program, &v->program->ops[op->op], v->s->tile_tokens)) ||
+                (op->kind == MGL_OP_KV_WRITE && kind == MGL_OP_ATTEND) ||
+                (experts && op->kind == mixture.around);
   if (!known) {
     return mgl_schedule_wrong(err, "an op of a stage must be of a kind that its op has", idx,
                               op->kind);
@@ -300,6 +315,18 @@ static mgl_status check_op(const mgl_verifier *v, uint32_t idx, mgl_error *err) 
 // sampled by launches of their own.
 static bool is_left_out(const mgl_verifier *v, mgl_op_kind kind) {
   return v->s->lowering == MGL_LOWER_STAGES && (kind == MGL_OP_NEXT_PLAN || kind == MGL_OP_SAMPLE);
+}
+
+// There must be room for all weights that are made of codes.
+static mgl_status check_widened(const mgl_verifier *v, mgl_error *err) {
+  const mgl_schedule *s = v->s;
+  const uint64_t bytes = s->lowering == MGL_LOWER_STAGES
+                             ? mgl_stages_widened_at(v->program, MGL_WIDENED_COUNT, s->tile_tokens)
+                             : 0;
+  return s->widened_bytes == bytes
+             ? MGL_OK
+             : mgl_schedule_wrong(err, "there must be room for what is made of codes, and no more",
+                                  0, s->widened_bytes);
 }
 
 static mgl_status check_ops(mgl_verifier *v, mgl_error *err) {
@@ -577,8 +604,8 @@ static mgl_status check_turned(const mgl_verifier *v, uint32_t op, mgl_error *er
 }
 
 // Ops whose steps trigger the same event are a stage; the next op begins the next one. Steps of a
-// stage wait for the end of the one before, but for those of turned tiles, of which verify.c proves
-// that they wait for what they read.
+// stage wait for the end of the one before, but for those of turned tiles and those that are done
+// beside, of which verify.c proves that they wait for what they need.
 static mgl_status check_stages(const mgl_verifier *v, mgl_error *err) {
   const mgl_schedule *s = v->s;
   uint32_t before = MGL_NO_EVENT;  // the end of the stage before
@@ -596,7 +623,9 @@ static mgl_status check_stages(const mgl_verifier *v, mgl_error *err) {
     for (uint32_t i = v->op_first[op]; i < v->op_first[op + 1]; i++) {
       const mgl_schedule_step *step = &s->steps[v->steps[i].step];
       const bool turned = (s->ops[op].flags & MGL_WIDE_TURNED) != 0;
-      if (!turned && (step->trigger != s->steps[first].trigger || step->event != before)) {
+      const bool beside = (s->ops[op].flags & MGL_WIDE_BESIDE) != 0;
+      const bool waits = step->event == before || beside;
+      if (!turned && (step->trigger != s->steps[first].trigger || !waits)) {
         return mgl_schedule_wrong(
             err, "a step must wait for the stage before its own, and trigger its own",
             v->steps[i].step, step->event);
@@ -627,6 +656,7 @@ static mgl_status check_waits(const mgl_verifier *v, mgl_error *err) {
 
 mgl_status mgl_verify_ops(mgl_verifier *v, mgl_error *err) {
   MGL_TRY(check_ops(v, err));
+  MGL_TRY(check_widened(v, err));
   MGL_TRY(number_steps(v, err));
   MGL_TRY(check_waits(v, err));
   MGL_TRY(check_lists(v, err));

@@ -27,6 +27,13 @@
 // so are no stages of their own. Nobody waits for ever: who is waited for is its worker's first
 // task of the stage.
 //
+// Weights of codes. In iterations of so many tokens that tiles would decode the same codes again,
+// an op's codes become bf16 once (MGL_WIDE_WIDEN), in a region that the layers' ops of one kind
+// take in turn, and the linear reads that (MGL_WIDE_WIDENED). Those of the first linear the
+// consumers make; all others a service warp without other work (MGL_WIDE_BESIDE), by a list of its
+// own. Its steps wait for the end of the stage that read the region before, and trigger the event
+// that the linear waits for.
+//
 // Several ranks. All run the same steps. Split i of a linear_add of rank r is part r * passes + i
 // of the sum; it lies in an inbox at every rank, where the worker's idle warp copies it while the
 // next tile is multiplied, and the norm behind it adds all parts, in that order, at every rank.
@@ -74,7 +81,7 @@ enum {
   // A worker's warps: consumers first, so that they form whole warpgroups.
   MGL_WIDE_CONSUMER_WARPS = 8,
   MGL_WIDE_CONSUMERS = MGL_WIDE_CONSUMER_WARPS * 32,
-  MGL_WIDE_THREADS = MGL_WIDE_CONSUMERS + 128,  // producer, storer, factors, an idle one
+  MGL_WIDE_THREADS = MGL_WIDE_CONSUMERS + 128,  // producer, storer, factors, one for few models
 
   MGL_WIDE_NORM_RANGE = 128,  // features of a norm's unit
 
@@ -84,8 +91,10 @@ enum {
   MGL_WIDE_FEATURES = MGL_WIDE_FEATURE_BLOCKS * MGL_CUDA_BLOCK_ROWS,
   MGL_WIDE_LEAST_TILE = 64,
   MGL_WIDE_MOST_TILE = 256,
-  MGL_WIDE_TILES = 3,                // 64, 128 and 256
-  MGL_WIDE_MOST_CODED_TILE = 128,    // of programs with weights of codes (linear/wide_codes.cuh)
+  MGL_WIDE_TILES = 3,  // 64, 128 and 256
+  // Graphs of so many tokens and more make bf16 of codes once an iteration (MGL_WIDE_WIDEN).
+  MGL_WIDE_WIDEN_TOKENS = 1280,
+  MGL_WIDE_MOST_CODED_TILE = 128,    // of weights of codes as they are (linear/wide_codes.cuh)
   MGL_WIDE_MOST_EXPERTS_TILE = 128,  // and with experts, of each of which few rows have one
 #ifdef MGL_WIDE_TILE
   MGL_WIDE_TILE_TOKENS = MGL_WIDE_TILE,
@@ -137,7 +146,18 @@ typedef enum mgl_wide_op_flags {
   // Behind the last layer's attention: only rows with logits are read of what it makes, so tiles of
   // tokens without one are left out.
   MGL_WIDE_WANTED = 1 << 18,
+  MGL_WIDE_WIDENED = 1 << 19,  // linears: their weights are those that MGL_WIDE_WIDEN made
+  MGL_WIDE_BESIDE = 1 << 20,   // MGL_WIDE_WIDEN: by a warp that has nothing else to do
 } mgl_wide_op_flags;
+
+// The kind of an op of stages that makes bf16 of a linear's codes. Its units are panels
+// (twin/packing.h), row block by row block; op.weights: the codes, op.out: where the weights lie as
+// the linear wants them.
+enum { MGL_WIDE_WIDEN = MGL_OP_COUNT };
+
+// Lists of steps: one of each worker, and behind these one of each worker's warp that has only what
+// is done beside (MGL_WIDE_BESIDE).
+#define MGL_WIDE_LISTS_OF(workers) (2 * (workers))
 
 // Why a launch ended early.
 typedef enum mgl_wide_fault {
@@ -190,7 +210,7 @@ typedef struct mgl_wide_plan {
 typedef struct mgl_wide_run {
   const mgl_cuda_step *steps;  // every worker's list, one after the other; NULL: nothing is to do
   uint64_t tile_tokens;        // of their linears: the kernel for others has nothing to do
-  const uint32_t *step_start;  // [workers + 1]
+  const uint32_t *step_start;  // [MGL_WIDE_LISTS_OF(workers) + 1]
   const mgl_wide_op *ops;
   mgl_word *counters;  // of events; 0 before the launch
   const mgl_wide_plan *plan;

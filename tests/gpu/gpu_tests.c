@@ -21,8 +21,10 @@
 //   gpu_tests memcheck [MODEL...] [only=TEXT]
 //                                 a short run of everything, for compute-sanitizer (default: tiny)
 //   gpu_tests wide [MODEL...] [batch=N] [context=N] [runs=N] [between=N] [prompts=0] [job=0]
+//       [prompt=N]
 //                                 iterations of more than 64 tokens: their logits' error against
-//                                 exact ones beside the CPU's; of a folder instead their speed
+//                                 exact ones beside the CPU's; of a folder instead their speed;
+//                                 prompt=N: the errors of a prompt of N tokens alone
 //   gpu_tests start FOLDER... [cold=0]
 //                                 what a start takes without and with cached code, and whether
 //                                 memory is as planned

@@ -40,22 +40,38 @@ void gpu_twin_open(const gpu_model *model, uint32_t tokens, uint32_t page_count,
   open_twin(model->program, tokens, page_count, out);
 }
 
-// Rows of a matrix as what they stand for. to: where the other twin has them.
-static void widen_rows(const mgl_tensor *tensor, uint32_t rows_dim, const void *data,
-                       const void *to, mgl_cpu_weights *weights) {
-  const unsigned char *begin = (const unsigned char *)weights->pages;
-  float *out =
-      (float *)(void *)((unsigned char *)weights->pages + ((const unsigned char *)to - begin));
-  const uint32_t rows = tensor->dims[rows_dim].number, k = tensor->dims[rows_dim + 1].number;
+// A row of a matrix as what it stands for.
+static void widen_row(const mgl_tensor *tensor, const void *data, uint32_t row, uint32_t k,
+                      float *out) {
   const mgl_form form = mgl_tensor_form(tensor);
   if (form.group == 0) {
-    mgl_widen_f32(tensor->dtype, data, (size_t)rows * k, out);
+    const size_t bytes = (size_t)mgl_dtype_bytes(tensor->dtype);
+    mgl_widen_f32(tensor->dtype, (const unsigned char *)data + (size_t)row * k * bytes, k, out);
     return;
   }
   const size_t row_bytes = (size_t)mgl_row_layout_of(form, k).bytes;
+  mgl_row_widen(form, k, (const unsigned char *)data + row * row_bytes, out);
+}
+
+// Rows of a matrix. to: where the other twin has them, as f32, or rounded to bf16.
+static void widen_rows(const mgl_tensor *tensor, uint32_t rows_dim, const void *data,
+                       mgl_dtype dtype, const void *to, mgl_cpu_weights *weights) {
+  const unsigned char *begin = (const unsigned char *)weights->pages;
+  unsigned char *out = (unsigned char *)weights->pages + ((const unsigned char *)to - begin);
+  const uint32_t rows = tensor->dims[rows_dim].number, k = tensor->dims[rows_dim + 1].number;
+  float *widened = gpu_must_alloc(k, sizeof *widened);
   for (uint32_t row = 0; row < rows; row++) {
-    mgl_row_widen(form, k, (const unsigned char *)data + row * row_bytes, out + (size_t)row * k);
+    widen_row(tensor, data, row, k, widened);
+    if (dtype == MGL_DTYPE_F32) {
+      memcpy(out + (size_t)row * k * sizeof *widened, widened, k * sizeof *widened);
+    } else {
+      mgl_bf16 *rounded = (mgl_bf16 *)(void *)out + (size_t)row * k;
+      for (uint32_t i = 0; i < k; i++) {
+        rounded[i] = mgl_f32_to_bf16(widened[i]);
+      }
+    }
   }
+  mgl_free(widened);
 }
 
 // Copied from the other twin, not drawn: the weights are the same whatever the drawing does.
@@ -69,9 +85,10 @@ static void widen_weights(const mgl_cpu_weights *from, mgl_cpu_weights *to) {
     if (to->data[i] == NULL) {
       continue;
     }
-    if (same == MGL_NO_TENSOR || from->data[same] == NULL || tensor->dtype != MGL_DTYPE_F32 ||
+    const bool known = tensor->dtype == MGL_DTYPE_F32 || tensor->dtype == MGL_DTYPE_BF16;
+    if (same == MGL_NO_TENSOR || from->data[same] == NULL || !known ||
         mgl_tensor_elements(&from->graph->tensors[same], &none) != count) {
-      gpu_must(mgl_error_set(&err, MGL_ERR_INTERNAL, "the exact twin's \"%s\" is another weight",
+      gpu_must(mgl_error_set(&err, MGL_ERR_INTERNAL, "the other twin's \"%s\" is another weight",
                              tensor->name),
                &err);
     }
@@ -80,32 +97,41 @@ static void widen_weights(const mgl_cpu_weights *from, mgl_cpu_weights *to) {
       const float *vector = to->data[i];
       memcpy(to->vectors + (vector - to->vectors), from->data[same], count * sizeof *vector);
     } else if (mgl_tensor_experts(tensor) == 0) {
-      widen_rows(have, 0, from->data[same], to->data[i], to);
+      widen_rows(have, 0, from->data[same], tensor->dtype, to->data[i], to);
     }
     for (uint32_t e = 0; e < mgl_tensor_experts(tensor); e++) {
-      widen_rows(have, 1, ((const void *const *)from->data[same])[e],
+      widen_rows(have, 1, ((const void *const *)from->data[same])[e], tensor->dtype,
                  ((const void *const *)to->data[i])[e], to);
     }
   }
 }
 
-void gpu_twin_open_exact(const gpu_model *model, const gpu_twin *cpu, gpu_twin *out) {
+// A twin whose weights are those of `cpu` in another dtype.
+static void open_as(const gpu_model *model, const gpu_twin *cpu, mgl_dtype dtype, gpu_twin *out) {
   mgl_error err = {0};
   mgl_config config = model->config;
-  config.dtype = MGL_DTYPE_F32;
+  config.dtype = dtype;
   config.quantization = (mgl_quantization){0};
   *out = (gpu_twin){0};
   gpu_must(mgl_family_build(&config, NULL, &out->widened, &err), &err);
   open_twin(out->widened, (uint32_t)cpu->graph->tokens, cpu->memory->options.page_count, out);
   widen_weights(&cpu->weights, &out->weights);
-  bool same = out->fused->op_count == cpu->fused->op_count && out->program->act == MGL_DTYPE_F32;
+  bool same = out->fused->op_count == cpu->fused->op_count && out->program->act == dtype;
   for (uint32_t i = 0; same && i < cpu->fused->op_count; i++) {
     same = strcmp(out->fused->tensors[out->fused->ops[i].output].name,
                   cpu->fused->tensors[cpu->fused->ops[i].output].name) == 0;
   }
   if (!same) {
-    gpu_must(mgl_error_set(&err, MGL_ERR_INTERNAL, "the exact twin has other ops"), &err);
+    gpu_must(mgl_error_set(&err, MGL_ERR_INTERNAL, "the other twin has other ops"), &err);
   }
+}
+
+void gpu_twin_open_exact(const gpu_model *model, const gpu_twin *cpu, gpu_twin *out) {
+  open_as(model, cpu, MGL_DTYPE_F32, out);
+}
+
+void gpu_twin_open_rounded(const gpu_model *model, const gpu_twin *cpu, gpu_twin *out) {
+  open_as(model, cpu, MGL_DTYPE_BF16, out);
 }
 
 void gpu_twin_close(gpu_twin *t) {

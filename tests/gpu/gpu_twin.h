@@ -12,7 +12,7 @@
 #include "gpu/gpu_bench.h"
 
 typedef struct gpu_twin {
-  mgl_graph *widened;  // canonical, of an exact twin; NULL: the model's is used
+  mgl_graph *widened;  // canonical, of an exact or a rounded twin; NULL: the model's is used
   mgl_topology *topology;
   mgl_team *team;
   mgl_cpu_weights weights;
@@ -28,6 +28,9 @@ typedef struct gpu_twin {
 void gpu_twin_open(const gpu_model *model, uint32_t tokens, uint32_t page_count, gpu_twin *out);
 // The exact twin of `cpu`, for the same plans.
 void gpu_twin_open_exact(const gpu_model *model, const gpu_twin *cpu, gpu_twin *out);
+// The twin of `cpu` whose weights are bf16, of codes what they stand for, rounded: what transformers
+// in bf16 multiplies. For the same plans.
+void gpu_twin_open_rounded(const gpu_model *model, const gpu_twin *cpu, gpu_twin *out);
 void gpu_twin_close(gpu_twin *twin);
 // Begins an iteration and runs ops [first, last], as many as there are.
 void gpu_twin_run(gpu_twin *twin, const mgl_plan *plan, uint32_t first, uint32_t last);

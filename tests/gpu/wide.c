@@ -36,9 +36,18 @@ typedef struct wide_sides {
   uint32_t rows;                // most with logits
   float *wide;                  // [rows, V] logits
   float *narrow, *cpu, *exact;  // the same of small iterations; not where speed is measured
-  gpu_twin cpu_twin, exact_twin;
+  float *rounded;               // of weights that iterations of many tokens round (MGL_WIDE_WIDEN)
+  gpu_twin cpu_twin, exact_twin, rounded_twin;
   int32_t *tokens;  // of a text
 } wide_sides;
+
+// Whether iterations of so many tokens make bf16 of codes, as transformers in bf16 would: then their
+// error is held against that of such weights.
+static bool rounds_weights(const wide_sides *s, uint32_t tokens) {
+  const mgl_cuda_wide_layout *wide = &s->program->wide.layout;
+  const mgl_cuda_wide_graph *graph = &wide->graphs[mgl_cuda_wide_graph_for(wide, tokens)];
+  return mgl_packed_has_codes(s->program->program) && graph->tile_tokens > MGL_WIDE_MOST_CODED_TILE;
+}
 
 static void open_sides(wide_sides *s, gpu_bench *bench, const char *name, uint32_t sequences,
                        uint32_t pages_each, bool twins) {
@@ -66,13 +75,16 @@ static void open_sides(wide_sides *s, gpu_bench *bench, const char *name, uint32
   for (uint32_t i = 0; i < 1 << 16; i++) {
     s->tokens[i] = gpu_model_token(&s->model, i);
   }
-  float **const logits[] = {&s->wide, &s->narrow, &s->cpu, &s->exact};
-  for (size_t i = 0; i < (twins ? 4 : 1); i++) {
+  float **const logits[] = {&s->wide, &s->narrow, &s->cpu, &s->exact, &s->rounded};
+  for (size_t i = 0; i < (twins ? 5 : 1); i++) {
     *logits[i] = gpu_must_alloc((size_t)s->rows * s->model.config.vocab_size, sizeof(float));
   }
   if (twins) {
     gpu_twin_open(&s->model, NARROW, sequences * pages_each, &s->cpu_twin);
     gpu_twin_open_exact(&s->model, &s->cpu_twin, &s->exact_twin);
+    if (rounds_weights(s, TOKENS)) {
+      gpu_twin_open_rounded(&s->model, &s->cpu_twin, &s->rounded_twin);
+    }
   }
 }
 
@@ -86,6 +98,10 @@ static void close_sides(wide_sides *s) {
     mgl_free(s->narrow);
     mgl_free(s->cpu);
     mgl_free(s->exact);
+    mgl_free(s->rounded);
+    if (s->rounded_twin.fused != NULL) {
+      gpu_twin_close(&s->rounded_twin);
+    }
     gpu_twin_close(&s->exact_twin);
     gpu_twin_close(&s->cpu_twin);
   }
@@ -113,22 +129,25 @@ static void run(wide_sides *s, float *logits) {
 static uint32_t run_small(wide_sides *s, uint32_t row) {
   size_t at = (size_t)row * s->model.config.vocab_size;
   size_t count = (size_t)s->plan->logit_row_count * s->model.config.vocab_size;
-  gpu_twin *const twins[] = {&s->cpu_twin, &s->exact_twin};
-  float *const logits[] = {s->cpu, s->exact};
+  gpu_twin *const twins[] = {&s->cpu_twin, &s->exact_twin, &s->rounded_twin};
+  float *const logits[] = {s->cpu, s->exact, s->rounded};
   run(s, s->narrow + at);
-  for (int i = 0; i < 2; i++) {
+  for (int i = 0; i < (s->rounded_twin.fused != NULL ? 3 : 2); i++) {
     gpu_twin_run(twins[i], s->plan, 0, UINT32_MAX);
     memcpy(logits[i] + at, twins[i]->results[twins[i]->fused->op_count - 1], count * sizeof(float));
   }
   return row + s->plan->logit_row_count;
 }
 
-static void check_rows(wide_sides *s, uint32_t rows, const char *what) {
+// tokens: of the iteration that made them.
+static void check_rows(wide_sides *s, uint32_t rows, uint32_t tokens, const char *what) {
+  const bool rounded = rounds_weights(s, tokens);
+  const float *cpu = rounded ? s->rounded : s->cpu;
   uint32_t vocab = s->model.config.vocab_size;
   uint32_t same = 0;
   gpu_errors wide = {0};
   gpu_errors narrow = {0};
-  gpu_errors_add(&wide, s->wide, s->cpu, s->exact, (size_t)rows * vocab);
+  gpu_errors_add(&wide, s->wide, cpu, s->exact, (size_t)rows * vocab);
   gpu_errors_add(&narrow, s->narrow, s->cpu, s->exact, (size_t)rows * vocab);
   for (uint32_t i = 0; i < rows; i++) {
     const float *row = s->exact + (size_t)i * vocab;
@@ -138,10 +157,12 @@ static void check_rows(wide_sides *s, uint32_t rows, const char *what) {
   gpu_check(s->bench,
             rows >= GPU_ENOUGH_ROWS && ratio <= gpu_most_ratio(GPU_ENOUGH_ROWS) &&
                 gpu_error_of_cpu(&wide) < GPU_MOST_CPU_ERROR,
-            "%s: %s: error of %u rows of logits %.2e, %.2f of the CPU's (%.2e; narrow class %.2f "
-            "of it), at most %.2f; %u have the exact largest logit",
-            s->model.name, what, rows, gpu_error_of_gpu(&wide), ratio, gpu_error_of_cpu(&wide),
-            gpu_errors_ratio(&narrow), gpu_most_ratio(GPU_ENOUGH_ROWS), same);
+            "%s: %s: error of %u rows of logits %.2e, %.2f of the CPU's%s (%.2e; narrow class %.2f "
+            "of its %.2e), at most %.2f; %u have the exact largest logit",
+            s->model.name, what, rows, gpu_error_of_gpu(&wide), ratio,
+            rounded ? " of weights as bf16" : "", gpu_error_of_cpu(&wide),
+            gpu_errors_ratio(&narrow), gpu_error_of_cpu(&narrow), gpu_most_ratio(GPU_ENOUGH_ROWS),
+            same);
 }
 
 // A chunk of at most NARROW tokens of sequence 0, with the logits of every `step`th token from
@@ -197,7 +218,7 @@ static void check_prompt(wide_sides *s, uint32_t count, const char *what) {
     }
     if (repeat == 0) {
       run(s, s->wide);
-      check_rows(s, rows, what);
+      check_rows(s, rows, count, what);
     } else {
       float *again = gpu_must_alloc((size_t)rows * vocab, sizeof *again);
       run(s, again);
@@ -230,7 +251,8 @@ static void check_mixed(wide_sides *s) {
   add(s, 1, 0, PROMPT, 1, MGL_LOGITS_LAST);
   add(s, 3, 1000, begin, OTHER_PROMPT - begin, MGL_LOGITS_ALL);
   run(s, s->wide);
-  check_rows(s, rows, "a decoding sequence beside the second chunk of a prompt");
+  check_rows(s, rows, s->plan->token_count,
+             "a decoding sequence beside the second chunk of a prompt");
 }
 
 // `count` tokens of each of many sequences from `position` on, twice. The narrow class comes last,
@@ -256,7 +278,7 @@ static void check_many(wide_sides *s, uint32_t sequences, uint32_t position, uin
     add(s, i, i * 10, position, count, MGL_LOGITS_LAST);
     rows = run_small(s, rows);
   }
-  check_rows(s, rows, what);
+  check_rows(s, rows, sequences * count, what);
 }
 
 // --- jobs ----------------------------------------------------------------------------------------
@@ -386,12 +408,24 @@ static void check_model(gpu_bench *bench, const char *name) {
   close_sides(&s);
 }
 
+// A prompt of so many tokens alone, which an emulated GPU takes long enough for.
+static void check_one_prompt(gpu_bench *bench, const char *name, uint32_t tokens) {
+  wide_sides s;
+  char what[64];
+  printf("\n## Wide: a prompt of %s\n\n", name);
+  (void)snprintf(what, sizeof what, "a prompt of %u tokens", tokens);
+  open_sides(&s, bench, name, 2, TOKENS / GPU_PAGE_TOKENS, true);
+  check_prompt(&s, tokens < TOKENS ? tokens : (uint32_t)TOKENS, what);
+  close_sides(&s);
+}
+
 // --- speed ---------------------------------------------------------------------------------------
 
 typedef struct wide_load {
   uint32_t batch, context, runs;
   uint32_t between;   // sizes that are timed beside powers of two, in each octave
   bool prompts, job;  // whether they are timed
+  uint32_t prompt;    // tokens of one that is checked, and nothing else; 0: there is none
 } wide_load;
 
 // Operations of all linears for a token, without the last one.
@@ -474,7 +508,13 @@ static void print_stages(const wide_sides *s, uint32_t graph) {
                      p->device->driver.copy_to_host(ops, block + g->ops, g->op_count * sizeof *ops),
                      "copy", &err),
       &err);
-  // Op 0 and 1 share stage 0; the last stage is the logits'.
+  // Op 0 and 1 share stage 0; the last stage is the logits'. What is widened is in others' stages.
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < g->op_count; i++) {
+    if (ops[i].op.kind != (uint32_t)MGL_WIDE_WIDEN) {
+      ops[count++] = ops[i];
+    }
+  }
   for (uint32_t i = 0; i + 1 < g->stage_count; i++) {
     uint32_t kind = ops[i + 1].op.kind;
     bool gathers = (ops[i + 1].op.flags & MGL_WIDE_GATHERS) != 0;
@@ -643,6 +683,8 @@ void gpu_wide_run(gpu_bench *bench, int count, char **arguments) {
       load.runs = number;
     } else if (strncmp(arguments[i], "between=", 8) == 0) {
       load.between = number;
+    } else if (strncmp(arguments[i], "prompt=", 7) == 0) {
+      load.prompt = number;
     } else if (strncmp(arguments[i], "prompts=", 8) == 0) {
       load.prompts = number != 0;
     } else if (strncmp(arguments[i], "job=", 4) == 0) {
@@ -650,7 +692,9 @@ void gpu_wide_run(gpu_bench *bench, int count, char **arguments) {
     }
   }
   for (int i = 0; i < models; i++) {
-    if (strchr(arguments[i], '/') != NULL) {
+    if (load.prompt > 0) {
+      check_one_prompt(bench, arguments[i], load.prompt);
+    } else if (strchr(arguments[i], '/') != NULL) {
       time_model(bench, arguments[i], &load);
     } else {
       check_model(bench, arguments[i]);

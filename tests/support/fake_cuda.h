@@ -43,6 +43,7 @@ typedef struct fake_cuda {
   bool codes;             // the model has weights of codes
   int slot;               // of the GPU on the bus
   uint32_t few_wide_runs;      // of those, with the smallest tiles
+  uint32_t widened_runs;       // and where codes become bf16 before
   uint32_t empty_wide_runs;    // that found nothing to do
   uint64_t wide_ns;            // the device's timer at its latest turn
   int hang_at;                 // iteration in which a task hangs, or FAKE_CUDA_NEVER

@@ -2,10 +2,13 @@
 #ifndef MGL_TESTS_SUPPORT_PROGRAMS_H
 #define MGL_TESTS_SUPPORT_PROGRAMS_H
 
+#include <stdio.h>
 #include <string.h>
 
+#include "compile/compile.h"
 #include "graph/family.h"
 #include "graph/graph_text.h"
+#include "model/config.h"
 #include "support/must.h"
 
 // Two layers, three query heads to a KV head, and what sets the family apart.
@@ -31,6 +34,32 @@ static inline mgl_graph *build_program(const mgl_config *config) {
   mgl_graph *graph = NULL;
   MUST(mgl_family_build(config, NULL, &graph, &err));
   return graph;
+}
+
+// Of a model with weights of codes, but for the last linear, fused for a GPU.
+static inline mgl_graph *coded_program(uint32_t hidden, uint32_t intermediate) {
+  char json[1024];
+  (void)snprintf(
+      json, sizeof json,
+      "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\",\"vocab_size\":304,"
+      "\"hidden_size\":%u,\"intermediate_size\":%u,\"num_hidden_layers\":3,"
+      "\"num_attention_heads\":8,\"num_key_value_heads\":2,\"head_dim\":64,"
+      "\"max_position_embeddings\":4096,\"rms_norm_eps\":1e-6,\"rope_theta\":10000,"
+      "\"tie_word_embeddings\":false,\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\","
+      "\"quantization_config\":{\"quant_method\":\"compressed-tensors\","
+      "\"format\":\"pack-quantized\",\"ignore\":[\"lm_head\"],\"config_groups\":{\"group_0\":{"
+      "\"targets\":"
+      "[\"Linear\"],\"weights\":{\"type\":\"int\",\"symmetric\":false,\"num_bits\":4,"
+      "\"strategy\":\"group\",\"group_size\":64}}}}}",
+      hidden, intermediate);
+  mgl_config config;
+  mgl_generation generation;
+  MUST(mgl_config_parse(json, strlen(json), "coded", &config, &generation, &err));
+  mgl_graph *canonical = build_program(&config);
+  mgl_graph *program = NULL;
+  MUST(mgl_fuse_ops_cuda(canonical, &program, &err));
+  mgl_graph_destroy(canonical);
+  return program;
 }
 
 static inline mgl_graph *parse_program(const char *text) {

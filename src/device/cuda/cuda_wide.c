@@ -172,11 +172,35 @@ static void place_linear(const mgl_cuda_wide_addresses *a, const mgl_op *op, mgl
   }
 }
 
+// Where the bf16 of a linear's codes lies.
+static void *widened_at(const mgl_cuda_wide_addresses *a, const mgl_schedule *s, uint32_t op_idx) {
+  const mgl_op *op = &a->program->ops[op_idx];
+  return block_at(
+      a, a->wide->widened +
+             mgl_stages_widened_at(a->program, mgl_stages_widened(a->program, op), s->tile_tokens));
+}
+
+static const uint8_t *weights_at(const mgl_cuda_wide_addresses *a, uint32_t op_idx) {
+  return mgl_cuda_pointer(a->base[MGL_CUDA_MEMORY_WEIGHTS] + a->layout->matrices[op_idx]);
+}
+
+// What makes bf16 of a linear's codes.
+static void bind_widening(const mgl_cuda_wide_addresses *a, const mgl_schedule *s,
+                          const mgl_schedule_op *of, mgl_cuda_op *out) {
+  const mgl_packed_matrices m = mgl_packed_matrices_of(a->program, &a->program->ops[of->op]);
+  out->flags = of->flags | mgl_packed_flags(&m);
+  out->k = m.k;
+  out->k_padded = m.k_padded;
+  out->weights = weights_at(a, of->op);
+  out->out = widened_at(a, s, of->op);
+}
+
 static void bind_linear(const mgl_cuda_wide_addresses *a, const mgl_schedule *s,
                         const mgl_schedule_op *of, mgl_wide_op *out) {
   const mgl_op *op = &a->program->ops[of->op];
   mgl_packed_matrices m = mgl_packed_matrices_of(a->program, op);
-  out->op.flags = of->flags | mgl_packed_flags(&m);
+  const bool widened = (of->flags & MGL_WIDE_WIDENED) != 0;
+  out->op.flags = of->flags | (widened ? 0 : mgl_packed_flags(&m));
   out->op.k = m.k;
   out->op.k_padded = m.k_padded;
   out->op.n = (uint32_t)mgl_tensor_row_elements(&a->program->tensors[op->output]);
@@ -199,8 +223,7 @@ static void bind_linear(const mgl_cuda_wide_addresses *a, const mgl_schedule *s,
   if ((of->flags & MGL_WIDE_OVER) != 0 && (of->flags & MGL_WIDE_WEIGHS) == 0) {
     bind_over(a, of, out);
   }
-  out->op.weights =
-      mgl_cuda_pointer(a->base[MGL_CUDA_MEMORY_WEIGHTS] + a->layout->matrices[of->op]);
+  out->op.weights = widened ? widened_at(a, s, of->op) : weights_at(a, of->op);
   out->op.bias = op->kind == MGL_OP_QKV_PROJ ? vector_at(a, a->layout->extras[of->op]) : NULL;
 }
 
@@ -260,6 +283,7 @@ static mgl_wide_op bind_op(const mgl_cuda_wide_addresses *a, const mgl_schedule 
     return out;
   }
   switch (of->kind) {
+    case MGL_WIDE_WIDEN: bind_widening(a, s, of, &out.op); break;
     case MGL_OP_EMBED: bind_embed(a, of->op, &out.op); break;
     case MGL_OP_ROPE_ANGLES: bind_angles(a, of->op, &out.op); break;
     case MGL_OP_RMSNORM:
@@ -344,15 +368,18 @@ mgl_status mgl_cuda_wide_make_graph(const mgl_cuda_wide_addresses *a, uint32_t g
   }
   const bool cut = is_cut(s, range);
   count_triggers(a, s, range);
-  for (uint32_t worker = 0; worker < s->worker_count; worker++) {
-    out->step_start[worker] = count;
+  for (uint32_t list = 0; list < MGL_WIDE_LISTS_OF(s->worker_count); list++) {
+    out->step_start[list] = count;
+    const uint32_t worker = list % s->worker_count;
     for (uint32_t i = s->list_start[worker]; i < s->list_start[worker + 1]; i++) {
-      if (is_in(range, s->ops[s->steps[s->list[i]].op].op)) {
+      const mgl_schedule_op *op = &s->ops[s->steps[s->list[i]].op];
+      const bool beside = (op->flags & MGL_WIDE_BESIDE) != 0;
+      if (is_in(range, op->op) && beside == (list >= s->worker_count)) {
         out->steps[count++] = make_step(s, s->list[i]);
       }
     }
   }
-  out->step_start[s->worker_count] = count;
+  out->step_start[MGL_WIDE_LISTS_OF(s->worker_count)] = count;
   if (out->cut != NULL) {
     *out->cut = cut;
   }
@@ -518,6 +545,7 @@ static void lay_out_activations(const mgl_graph *program, const mgl_cuda_model *
   out->part_bytes = part_bytes;
   out->parts = mgl_cuda_take(&out->bytes, part_bytes);
   out->inbox = mgl_cuda_take(&out->bytes, 2 * out->inbox_bytes);
+  out->widened = mgl_cuda_take(&out->bytes, out->widened_bytes);
   out->stream_partial_bytes = mgl_wide_stream_partial_bytes(sizes->workers, model->head_dim);
   out->stream_partials = mgl_cuda_take(&out->bytes, out->stream_partial_bytes);
   out->tile_partials =
@@ -552,7 +580,10 @@ static mgl_status lay_out_graph(const mgl_graph *program, uint32_t graph, uint64
   g->stage_count = s->event_count;
   g->ops = mgl_cuda_take(&out->bytes, (uint64_t)g->op_count * sizeof(mgl_wide_op));
   g->steps = mgl_cuda_take(&out->bytes, (uint64_t)g->step_count * sizeof(mgl_cuda_step));
-  g->step_start = mgl_cuda_take(&out->bytes, (out->sizes.workers + UINT64_C(1)) * sizeof(uint32_t));
+  g->step_start = mgl_cuda_take(
+      &out->bytes, (MGL_WIDE_LISTS_OF(out->sizes.workers) + UINT64_C(1)) * sizeof(uint32_t));
+  out->widened_bytes =
+      s->widened_bytes > out->widened_bytes ? s->widened_bytes : out->widened_bytes;
   *part_bytes = s->part_bytes > *part_bytes ? s->part_bytes : *part_bytes;
   out->inbox_bytes = s->inbox_bytes > out->inbox_bytes ? s->inbox_bytes : out->inbox_bytes;
   out->shared_tiles = s->shared_tiles > out->shared_tiles ? s->shared_tiles : out->shared_tiles;

@@ -54,7 +54,8 @@ typedef struct mgl_cuda_wide_layout {
   // expert, what experts_down makes of each sorted row, and the lists.
   uint64_t router, sorted, slot_sums, routes, counts, places, tiles, slot_rows;
   uint64_t inbox, inbox_bytes;  // of several ranks: the first of two, which have so many bytes each
-  uint32_t shared_tiles;        // of several tasks, most of a graph
+  uint64_t widened, widened_bytes;  // weights that are made of codes
+  uint32_t shared_tiles;            // of several tasks, most of a graph
   // Attention has these; between launches stream_partials are all ones, merges 0.
   uint64_t stream_partials, stream_partial_bytes, tile_partials, merges, merge_bytes;
   // A launch uploads an image (run, plan, work, tables), and begins with zeros in `zeros`.
@@ -94,7 +95,7 @@ typedef struct mgl_cuda_wide_addresses {
 typedef struct mgl_cuda_wide_lists {
   mgl_wide_op *ops;      // [op_count]
   mgl_cuda_step *steps;  // [step_count]
-  uint32_t *step_start;  // [workers + 1]
+  uint32_t *step_start;  // [MGL_WIDE_LISTS_OF(workers) + 1]
   uint64_t *hash;        // of its schedule (lower/schedule.h); NULL: not wanted
   bool *cut;             // an op of the range lacks what one before the range does of it; NULL
 } mgl_cuda_wide_lists;

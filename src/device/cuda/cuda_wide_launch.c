@@ -156,7 +156,8 @@ static mgl_status upload_graph(mgl_cuda_program *p, uint32_t idx, unsigned char 
   const mgl_cuda_driver *driver = &p->device->driver;
   const mgl_cuda_wide_graph *g = &p->wide.layout.graphs[idx];
   mgl_cuda_wide_addresses a = addresses_of(p);
-  uint64_t bytes = g->step_start + (p->workers + UINT64_C(1)) * sizeof(uint32_t) - g->ops;
+  uint64_t bytes =
+      g->step_start + (MGL_WIDE_LISTS_OF(p->workers) + UINT64_C(1)) * sizeof(uint32_t) - g->ops;
   const mgl_cuda_wide_lists lists = {
       .ops = (mgl_wide_op *)(void *)buffer,
       .steps = (mgl_cuda_step *)(void *)(buffer + (g->steps - g->ops)),
@@ -222,8 +223,9 @@ mgl_status mgl_cuda_wide_upload_graphs(mgl_cuda_program *p, mgl_error *err) {
   }
   for (uint32_t i = 0; p->wide.tokens > 0 && i < wide->graph_count; i++) {
     const mgl_cuda_wide_graph *g = &wide->graphs[i];
-    unsigned char *buffer = mgl_alloc_zeroed(
-        1, (size_t)(g->step_start - g->ops) + (p->workers + (size_t)1) * sizeof(uint32_t));
+    unsigned char *buffer =
+        mgl_alloc_zeroed(1, (size_t)(g->step_start - g->ops) +
+                                (MGL_WIDE_LISTS_OF(p->workers) + (size_t)1) * sizeof(uint32_t));
     MGL_TRY(mgl_alloc_check(buffer, err, "the steps of a task graph"));
     mgl_status status = upload_graph(p, i, buffer, err);
     mgl_free(buffer);

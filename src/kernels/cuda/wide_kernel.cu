@@ -3,6 +3,7 @@
 #include "kernels/cuda/attend/wide_attend.cuh"
 #include "kernels/cuda/common/layout.h"
 #include "kernels/cuda/linear/wide_linear.cuh"
+#include "kernels/cuda/linear/wide_widen.cuh"
 #include "kernels/cuda/roles/wide_factors.cuh"
 #include "kernels/cuda/roles/wide_ranks.cuh"
 #include "kernels/cuda/roles/wide_worker.cuh"
@@ -67,6 +68,7 @@ MGL_DEVICE void mgl_wide_run_task(mgl_wide_worker *w, const mgl_wide_slot *slot)
     case MGL_OP_EMBED: mgl_wide_task_embed(w, slot); break;
     case MGL_OP_ROPE_ANGLES: mgl_wide_task_angles(w, slot); break;
     case MGL_OP_RMSNORM: mgl_wide_task_norm(w, slot); break;
+    case MGL_WIDE_WIDEN: mgl_wide_task_widen(w, slot); break;
     default: break;
   }
 }
@@ -77,7 +79,9 @@ MGL_DEVICE void mgl_wide_run_task(mgl_wide_worker *w, const mgl_wide_slot *slot)
 MGL_DEVICE void mgl_wide_consume(mgl_wide_worker *w) {
   while (mgl_wide_wait(w, &w->block->go[w->slot], w->parity)) {
     const mgl_wide_slot *slot = &w->block->slots[w->slot];
+    mgl_widen_rest(w, slot->op.kind == MGL_OP_ATTEND);
     mgl_wide_run_task(w, slot);
+    mgl_widen_rest(w, false);
     mgl_proxy_fence();
     __syncwarp();
     if (w->lane == 0) {
@@ -99,6 +103,7 @@ static __device__ void mgl_wide_block_init(mgl_wide_block *block) {
     mgl_mbarrier_init(&block->empty[i], MGL_WIDE_CONSUMER_WARPS);
   }
   block->stop = 0;
+  block->rests = 0;
   block->given = 0;
   block->finished = 0;
   for (uint32_t i = 0; i < MGL_WIDE_BOUNCES; i++) {
@@ -124,6 +129,8 @@ MGL_DEVICE void mgl_wide_walk(mgl_wide_worker *w) {
       mgl_wide_find_factors(w);
     } else if (MGL_RANKS > 1) {
       mgl_wide_send(w);
+    } else {
+      mgl_wide_widen_beside(w);
     }
   }
 }

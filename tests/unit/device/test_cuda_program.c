@@ -271,30 +271,43 @@ static void iterations_find_their_kernel(void **state) {
   assert_int_equal(fake.live, 0);
 }
 
-// The same with weights of codes, whose tiles have 128 tokens at most.
-static void large_iterations_run_with_codes(void **state) {
-  (void)state;
+// The same with weights of codes, whose tiles have 128 tokens at most, but in iterations of so many
+// tokens that codes become bf16 before.
+static void check_codes(uint32_t tokens, uint32_t sequences, bool widened) {
   mgl_cuda_device device = fake_cuda_device();
   mgl_cuda_program_options options = fake_model_usual;
   mgl_cuda_outcome outcome = {0};
   crowd c = {0};
-  options.sizes.limits.tokens = 300;
-  options.sizes.sequences = CROWD_SLOTS;
+  options.sizes.limits.tokens = tokens;
+  options.sizes.sequences = sequences;
   fake.codes = true;
   fake.wide_runs = 0;
+  fake.widened_runs = 0;
   mgl_cuda_program *program = fake_model_program(&device, options);
   assert_true(program->packings >> 1 != 0);
   run_crowd(program, &c, false, &outcome);
   assert_int_equal(c.heard, CROWD * CROWD_TOKENS);
   assert_true(fake.wide_runs >= 4 && c.most > MGL_WIDE_MOST_CODED_TILE);
+  assert_true(widened == (fake.widened_runs > 0));
   assert_int_equal(fake.run->iteration_tokens, MGL_NARROW_TOKENS);
   assert_int_equal(fake.run->narrow_context, MGL_NARROW_CONTEXT_CODED);
   const mgl_cuda_wide_layout *wide = &program->wide.layout;
-  assert_int_equal(wide->graphs[wide->graph_count - 1].tokens, 512);
-  assert_int_equal(wide->graphs[wide->graph_count - 1].tile_tokens, MGL_WIDE_MOST_CODED_TILE);
+  assert_int_equal(wide->graph_count, widened ? 7 : 4);
+  assert_true(widened == (wide->widened_bytes > 0));
+  for (uint32_t i = 0; i < wide->graph_count; i++) {
+    const mgl_cuda_wide_graph *g = &wide->graphs[i];
+    assert_true(g->tokens >= MGL_WIDE_WIDEN_TOKENS ? g->tile_tokens == MGL_WIDE_MOST_TILE
+                                                   : g->tile_tokens <= MGL_WIDE_MOST_CODED_TILE);
+  }
   mgl_cuda_program_destroy(program);
   fake.codes = false;
   assert_int_equal(fake.live, 0);
+}
+
+static void large_iterations_run_with_codes(void **state) {
+  (void)state;
+  check_codes(300, CROWD_SLOTS, false);
+  check_codes(1100, CROWD, true);
 }
 
 // The same with the portable kernels, on any GPU but one with very many multiprocessors.

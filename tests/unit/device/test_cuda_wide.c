@@ -122,7 +122,7 @@ static void check_graph(const world *w, uint32_t graph) {
   uint32_t *tasks = mgl_alloc_zeroed(g->stage_count, sizeof *tasks);  // of each stage
   uint32_t *stage = mgl_alloc_zeroed(g->op_count, sizeof *stage);
   unsigned char *seen = mgl_alloc_zeroed(g->step_count, 1);
-  uint32_t start[WORKERS + 1];
+  uint32_t start[MGL_WIDE_LISTS_OF(WORKERS) + 1];
   assert_int_equal(
       mgl_cuda_wide_make_graph(
           &w->addresses, graph, (mgl_cuda_wide_range){0, UINT32_MAX},
@@ -252,7 +252,7 @@ static void check_tiles(const world *w, uint32_t graph, uint32_t *even) {
   const mgl_cuda_wide_graph *g = &w->wide.graphs[graph];
   mgl_wide_op *ops = mgl_alloc_zeroed(g->op_count, sizeof *ops);
   mgl_cuda_step *steps = mgl_alloc_zeroed(g->step_count, sizeof *steps);
-  uint32_t start[WORKERS + 1];
+  uint32_t start[MGL_WIDE_LISTS_OF(WORKERS) + 1];
   uint32_t saved = 0;  // stages
   uint32_t counters = 0;
   const mgl_wide_op *before = NULL;  // the linear before
@@ -429,7 +429,7 @@ static void parts_are_added(void **state) {
     const mgl_cuda_wide_graph *g = &w.wide.graphs[graph];
     mgl_wide_op *ops = mgl_alloc_zeroed(g->op_count, sizeof *ops);
     mgl_cuda_step *steps = mgl_alloc_zeroed(g->step_count, sizeof *steps);
-    uint32_t start[WORKERS + 1];
+    uint32_t start[MGL_WIDE_LISTS_OF(WORKERS) + 1];
     const mgl_cuda_op *parts = NULL;
     assert_int_equal(
         mgl_cuda_wide_make_graph(
@@ -618,7 +618,7 @@ static void check_rank_graph(const world *w, uint32_t graph) {
   mgl_cuda_step *steps = mgl_alloc_zeroed(g->step_count, sizeof *steps);
   uint32_t *own = mgl_alloc_zeroed(g->stage_count, sizeof *own);  // triggers of each event
   uint32_t *others = mgl_alloc_zeroed(g->stage_count, sizeof *others);
-  uint32_t start[WORKERS + 1];
+  uint32_t start[MGL_WIDE_LISTS_OF(WORKERS) + 1];
   uint32_t apart = 0;  // steps that trigger another event at the other ranks than here
   uint32_t exchanges = 0;
   const uint32_t vocab = w->model.vocab;

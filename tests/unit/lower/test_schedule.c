@@ -554,8 +554,9 @@ static bool mutate_op(mgl_schedule *s, mutation how, random_source *source) {
     case MUTATE_SPLITS: add_or_take(&op->splits, source); return true;
     case MUTATE_FLAGS: {
       static const uint32_t flags[] = {MGL_WIDE_GATHERS, MGL_WIDE_WEIGHS,  MGL_WIDE_ROTATES,
-                                       MGL_WIDE_TURNED,  MGL_WIDE_RESUMES, MGL_WIDE_WANTED};
-      op->flags ^= flags[random_below(source, 6)];
+                                       MGL_WIDE_TURNED,  MGL_WIDE_RESUMES, MGL_WIDE_WANTED,
+                                       MGL_WIDE_WIDENED, MGL_WIDE_BESIDE};
+      op->flags ^= flags[random_below(source, 8)];
       return true;
     }
     case MUTATE_UNITS: add_or_take(&op->units, source); return true;
@@ -615,6 +616,10 @@ static bool mutate(mgl_schedule *s, mutation how, random_source *source) {
     s->inbox_bytes--;
     return true;
   }
+  if (how == MUTATE_ROOM && s->widened_bytes > 0 && random_below(source, 2) == 0) {
+    s->widened_bytes--;
+    return true;
+  }
   if (how == MUTATE_ROOM) {
     bool sums = random_below(source, 2) == 0;
     if (s->shared_tiles == 0 || s->part_bytes == 0) {
@@ -642,14 +647,9 @@ static void find_mutants(const mgl_graph *program, mgl_schedule *s, void *contex
   size_t event_bytes = s->event_count * sizeof *s->events;
   size_t list_bytes = s->step_count * sizeof *s->list;
   size_t start_bytes = (s->worker_count + (size_t)1) * sizeof *s->list_start;
-  void *ops = malloc(op_bytes);
-  void *steps = malloc(step_bytes);
-  void *events = malloc(event_bytes);
-  void *list = malloc(list_bytes);
-  void *start = malloc(start_bytes);
-  uint64_t part_bytes = s->part_bytes;
-  uint64_t inbox_bytes = s->inbox_bytes;
-  uint32_t shared_tiles = s->shared_tiles;
+  void *ops = malloc(op_bytes), *steps = malloc(step_bytes), *events = malloc(event_bytes);
+  void *list = malloc(list_bytes), *start = malloc(start_bytes);
+  const mgl_schedule kept = *s;
   assert_true(ops != NULL && steps != NULL && events != NULL && list != NULL && start != NULL);
   memcpy(ops, s->ops, op_bytes);
   memcpy(steps, s->steps, step_bytes);
@@ -674,9 +674,7 @@ static void find_mutants(const mgl_graph *program, mgl_schedule *s, void *contex
     memcpy(s->events, events, event_bytes);
     memcpy(s->list, list, list_bytes);
     memcpy(s->list_start, start, start_bytes);
-    s->part_bytes = part_bytes;
-    s->inbox_bytes = inbox_bytes;
-    s->shared_tiles = shared_tiles;
+    *s = kept;
   }
   free(ops);
   free(steps);
@@ -733,6 +731,15 @@ static void find_mutants_of_models(mutants *m) {
   mgl_graph_destroy(canonical);
 }
 
+// Weights of codes that become bf16, and that do not.
+static void find_mutants_of_codes(mutants *m) {
+  mgl_graph *program = coded_program(192, 320);
+  judge_stages(program, 256, 9, find_mutants, m);
+  judge_stages(program, 512, 5, find_mutants, m);
+  judge_stages(program, 512, 40, find_mutants, m);
+  mgl_graph_destroy(program);
+}
+
 // Of programs as they are: of one whose ops no GPU task covers, of one with experts, and of random
 // ones.
 static void find_mutants_of_others(mutants *m) {
@@ -760,6 +767,7 @@ static void every_mutation_is_found(void **state) {
   (void)state;
   mutants m = {.source = {3}, .tries = MUTATIONS / 10};
   find_mutants_of_models(&m);
+  find_mutants_of_codes(&m);
   find_mutants_of_others(&m);
   uint32_t all = 0;
   print_message("%-14s %7s %7s %7s %7s\n", "found", "tasks", "words", "stages", "kernels");

@@ -681,7 +681,7 @@ template <int P>
 MGL_DEVICE void mgl_wide_multiply_packed(mgl_wide_worker *w, const mgl_wide_slot *slot,
                                          const mgl_wide_tile *tile, bool resumes,
                                          float (&d)[MGL_WIDE_SUMS]) {
-#if MGL_TARGET_WGMMA && MGL_PACKINGS > 1
+#if MGL_TARGET_WGMMA && MGL_PACKINGS > 1 && defined(MGL_WIDE_TILE)
   if constexpr (P + 1 < MGL_PACKING_MX4) {  // which dense matrices have not
     if (mgl_op_packing(&slot->op) != P) {
       mgl_wide_multiply_packed<P + 1>(w, slot, tile, resumes, d);

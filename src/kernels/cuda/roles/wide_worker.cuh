@@ -7,7 +7,7 @@
 // as far as stages are free. A third warp finds the factors of norms, and waits for attend's event.
 // The storer waits for the consumers' outputs, copies what they staged to memory, and triggers the
 // event. Where the model runs on several ranks, a fourth warp sends, at its own pace
-// (wide_ranks.cuh).
+// (wide_ranks.cuh); where weights are of codes, it makes bf16 of them (linear/wide_widen.cuh).
 //
 // Memory order: as in the narrow class (role_storer.cuh), and since stages are filled by the copy
 // engine, whoever writes what it may read fences for it before arriving, and the producer after
@@ -75,6 +75,7 @@ struct mgl_wide_block {
   uint8_t wanted[MGL_MAX_ITERATION_TOKENS / MGL_WIDE_TILE_TOKENS];
   int64_t peers[MGL_RANKS];
   uint32_t rank;
+  volatile uint32_t rests;  // 1: nothing is widened beside the task (linear/wide_widen.cuh)
   volatile uint32_t writes[MGL_WIDE_SLOTS];  // 1: the task has a result; 0: it only left its sums
   float __align__(16)
       factors[MGL_WIDE_SLOTS][MGL_WIDE_TILE_TOKENS];  // of the norm before, by token of the tile
@@ -542,7 +543,9 @@ MGL_DEVICE bool mgl_wide_has_stage(const mgl_wide_worker *w, uint32_t at) {
 // has asked for, *open: whether the launch goes on.
 MGL_DEVICE uint32_t mgl_wide_ask_ahead(mgl_wide_worker *w, const mgl_wide_slot *slot,
                                        const mgl_wide_source *source, uint32_t stages, bool *open) {
-  const uint32_t ring = mgl_wide_least(stages, MGL_WIDE_STAGES);
+  // What is made of codes is not there before the event.
+  const bool there = !MGL_HAS_CODES || (slot->op.flags & MGL_WIDE_WIDENED) == 0;
+  const uint32_t ring = there ? mgl_wide_least(stages, MGL_WIDE_STAGES) : 0;
   uint32_t asked = 0;                                          // stages of the ring
   uint32_t fetched = ring * MGL_WIDE_COLUMNS - source->lacks;  // columns for the L2 end here
   const uint32_t most = mgl_wide_least(source->columns, fetched + source->ahead);

@@ -288,6 +288,10 @@ static void add_experts(access_list *list, const mgl_schedule_op *s) {
     add_read(list, BUFFER_SLOT_SUMS, slots);
     add_read(list, BUFFER_RESIDUAL, op->inputs[0]);
     add_write(list, BUFFER_RESIDUAL, op->output);
+    if ((s->flags & MGL_WIDE_WEIGHS) != 0) {
+      add_write(list, BUFFER_X, value_of(VALUE_NORM, 0, s->with));
+      add_write(list, BUFFER_SQUARES, value_of(VALUE_NORM, 0, s->with));
+    }
   } else if (up) {
     add_read(list, BUFFER_SORTED, sorted);
     add_write(list, BUFFER_GATED, op->output);

@@ -114,8 +114,8 @@ mgl_status mgl_lower_graph(const mgl_graph *program, const mgl_task_graph *graph
                            mgl_lowering lowering, mgl_schedule **out, mgl_error *err);
 
 typedef struct mgl_stages_options {
-  uint32_t tokens;       // of the graph, a multiple of tile_tokens
-  uint32_t tile_tokens;  // of a linear's tile: 64, 128 or 256
+  uint32_t tokens;       // of the graph, a multiple of 64
+  uint32_t tile_tokens;  // of a linear's tile: 64, 128, 192 or 256
   uint32_t logit_rows;
   uint32_t workers;
 } mgl_stages_options;

@@ -247,7 +247,8 @@ static bool is_resumed(const builder *b, const mgl_op *op, uint32_t tiles, uint3
 // Parts of linear_add cost little, since whoever does the norm behind it adds them: as many as
 // there are workers for; and so with qkv_proj and the rotation. Other linears pay for joining two
 // parts of a tile: that is done where half of the workers would have nothing to do, and with few
-// tokens where the last round of tiles would leave most workers without one (docs/log/082).
+// tokens, or the small tiles of mixtures, where the last round of tiles would leave most workers
+// without one (docs/log/082, 298).
 static tile_cut cut_of(const builder *b, const mgl_op *op, uint32_t tiles, uint32_t k_stages) {
   enum { MOST_IDLE = 15 };  // percent of a tile's time
   bool joins = k_stages > JOIN_STAGES && op->kind != MGL_OP_LOGITS;
@@ -270,7 +271,9 @@ static tile_cut cut_of(const builder *b, const mgl_op *op, uint32_t tiles, uint3
   if (is_resumed(b, op, tiles, k_stages)) {
     return (tile_cut){RESUMED, 1};
   }
-  return (tile_cut){joins && most == 0 && idle && has_few_tokens(b) ? EVEN : WHOLE, 1};
+  const bool even =
+      has_few_tokens(b) || mgl_stages_expert_tile(b->program, b->options->tokens) != 0;
+  return (tile_cut){joins && most == 0 && idle && even ? EVEN : WHOLE, 1};
 }
 
 // Cycles that a worker needs for a linear, for all that depends on how large tiles are: a stage of
@@ -285,7 +288,7 @@ static uint64_t linear_cycles(const builder *b, const mgl_op *op) {
   mgl_packed_matrices m = mgl_packed_matrices_of(b->program, op);
   uint32_t rows = op->kind == MGL_OP_LOGITS ? mgl_stages_gathered_rows(o) : o->tokens;
   uint32_t k_stages = m.k_padded / MGL_WIDE_K;
-  uint32_t tiles = ceil_div(m.row_blocks, MGL_WIDE_FEATURE_BLOCKS) * (rows / o->tile_tokens);
+  uint32_t tiles = ceil_div(m.row_blocks, MGL_WIDE_FEATURE_BLOCKS) * ceil_div(rows, o->tile_tokens);
   tile_cut cut = cut_of(b, op, tiles, k_stages);
   uint64_t weights = UINT64_C(2) * MGL_WIDE_FEATURES * MGL_WIDE_K;  // bytes of a stage
   uint64_t cycles = (uint64_t)MGL_WIDE_FEATURES * MGL_WIDE_K * o->tile_tokens / PRODUCTS;
@@ -621,7 +624,8 @@ static void add_linear(builder *b, const mgl_op *op) {
   }
   mgl_schedule_op out = simple(b, op->kind, op, 0);
   out.rows = rows;
-  out.tiles = ceil_div(m.row_blocks, MGL_WIDE_FEATURE_BLOCKS) * (rows / b->options->tile_tokens);
+  out.tiles =
+      ceil_div(m.row_blocks, MGL_WIDE_FEATURE_BLOCKS) * ceil_div(rows, b->options->tile_tokens);
   out.units = out.tiles * k_stages;
   tile_cut cut = cut_of(b, op, out.tiles, k_stages);
   share_tiles(b, op, &cut, &out);
@@ -648,22 +652,11 @@ static void add_linear(builder *b, const mgl_op *op) {
 
 // --- mixtures ------------------------------------------------------------------------------------
 
-// Tiles of an op of experts: of features, by the most of rows that there can be.
-static uint32_t expert_tiles(const builder *b, const mgl_stages_mixture *m) {
-  return ceil_div(m->row_blocks, MGL_WIDE_FEATURE_BLOCKS) *
-         mgl_wide_most_tiles(b->options->tokens, m->experts, m->slots, b->options->tile_tokens);
-}
-
-// An expert's rows are not known here, so a step is a tile of those that there may be; tiles that
-// there are come first.
+// An expert's rows are not known here, so a step is a worker's share of the tiles that there will
+// be (twin/wide_experts.h).
 static void add_expert_linear(builder *b, const mgl_op *op) {
-  const mgl_stages_mixture m = mgl_stages_mixture_of(b->program, op);
-  const uint32_t k_stages = mgl_packed_matrices_of(b->program, op).k_padded / MGL_WIDE_K;
-  mgl_schedule_op out = simple(b, op->kind, op, 0);
-  out.tiles = expert_tiles(b, &m);
-  out.units = out.tiles * k_stages;
-  add_linear_steps(b, &out, &(tile_cut){WHOLE, 1}, k_stages);
-  add_op(b, &out);
+  const mgl_schedule_op out = simple(b, op->kind, op, b->options->workers);
+  add_steps(b, &out, out.units);
   end_stage(b);
 }
 
@@ -683,6 +676,10 @@ static void add_experts(builder *b, const mgl_op *op) {
   }
   add_expert_linear(b, op);
   if (!m.up) {
+    const mgl_op *next = linear_behind(b, op);
+    b->weighed = row % MGL_WIDE_NORM_RANGE == 0 && next->kind != MGL_OP_LOGITS;
+    around.flags = b->weighed ? MGL_WIDE_WEIGHS : 0;
+    around.with = b->weighed ? (uint32_t)(next - b->program->ops) : MGL_NO_OP;
     add_spread(b, &around);
     end_stage(b);
   }

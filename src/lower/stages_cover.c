@@ -33,13 +33,17 @@ const mgl_op *mgl_stages_router_of(const mgl_graph *program, const mgl_op *op) {
 }
 
 uint32_t mgl_stages_expert_tile(const mgl_graph *program, uint32_t tokens) {
-  enum { FEW_ROWS = 48 };  // above which a second tile of 64 is needed too often
+  // Rows that an expert has, above which a second tile of 64 or 128 is needed too often.
+  enum { FEW_ROWS = 48, MIDDLE_ROWS = 100 };
   for (size_t i = 0; i < program->op_count; i++) {
     const mgl_stages_mixture m = mgl_stages_mixture_of(program, &program->ops[i]);
     if (m.experts != 0) {
-      const bool few = tokens * m.slots <= m.experts * FEW_ROWS;
-      return few || tokens < MGL_WIDE_MOST_EXPERTS_TILE ? (uint32_t)MGL_WIDE_LEAST_TILE
-                                                        : (uint32_t)MGL_WIDE_MOST_EXPERTS_TILE;
+      const uint32_t rows = tokens * m.slots, middle = 2 * MGL_WIDE_LEAST_TILE;
+      const uint32_t tile = rows <= m.experts * FEW_ROWS ? (uint32_t)MGL_WIDE_LEAST_TILE
+                            : rows <= m.experts * MIDDLE_ROWS
+                                ? middle
+                                : (uint32_t)MGL_WIDE_MOST_EXPERTS_TILE;
+      return tile <= tokens ? tile : middle <= tokens ? middle : (uint32_t)MGL_WIDE_LEAST_TILE;
     }
   }
   return 0;

@@ -42,20 +42,15 @@ static uint32_t ranks_of(const mgl_verifier *v, const mgl_schedule_op *op) {
   return has ? mgl_stages_ranks(v->program, linear) : 1;
 }
 
-// Tiles of a linear of stages.
+// Tiles of a linear of stages; of experts only the device knows them.
 static uint32_t tiles_of(const mgl_verifier *v, const mgl_schedule_op *op, uint32_t rows) {
   const mgl_schedule *s = v->s;
   const mgl_op *of = &v->program->ops[op->op];
   const mgl_packed_matrices m = mgl_packed_matrices_of(v->program, of);
-  const mgl_stages_mixture mixture = mgl_stages_mixture_of(v->program, of);
-  if (op->kind != (uint32_t)of->kind || m.count == 0) {
+  if (op->kind != (uint32_t)of->kind || m.count == 0 || m.experts != 0) {
     return 0;
   }
-  if (mixture.experts == 0) {
-    return ceil_div(m.row_blocks, MGL_WIDE_FEATURE_BLOCKS) * (rows / s->tile_tokens);
-  }
-  return ceil_div(mixture.row_blocks, MGL_WIDE_FEATURE_BLOCKS) *
-         mgl_wide_most_tiles(s->tokens, mixture.experts, mixture.slots, s->tile_tokens);
+  return ceil_div(m.row_blocks, MGL_WIDE_FEATURE_BLOCKS) * ceil_div(rows, s->tile_tokens);
 }
 
 // Units of an op of stages, by its own numbers (twin/wide_run.h).
@@ -89,7 +84,9 @@ static mgl_status check_stage_units(const mgl_verifier *v, uint32_t idx, mgl_err
       break;
   }
   const mgl_stages_mixture mixture = mgl_stages_mixture_of(v->program, of);
-  if (mixture.experts != 0 && op->kind == mixture.around) {
+  if (mixture.experts != 0 && op->kind == (uint32_t)of->kind) {
+    units = s->worker_count;  // shares of the tiles
+  } else if (mixture.experts != 0 && op->kind == mixture.around) {
     units = mixture.up ? s->tokens / MGL_WIDE_ROUTED
                        : s->tokens / 8 * ceil_div(row, MGL_WIDE_NORM_RANGE);
   }
@@ -159,6 +156,10 @@ static mgl_status check_stage_flags(const mgl_verifier *v, uint32_t idx, mgl_err
   const mgl_op *with = op->with == MGL_NO_OP ? NULL : &v->program->ops[op->with];
   const mgl_stages_mixture mixture = mgl_stages_mixture_of(v->program, of);
   const bool routes = mixture.up && op->kind == mixture.around;
+  const bool adds =
+      mixture.experts != 0 && !mixture.up && op->kind == mixture.around &&
+      mgl_tensor_row_elements(&v->program->tensors[of->output]) % MGL_WIDE_NORM_RANGE ==
+          0;  // all ranges are whole
   bool right = false;
   const uint32_t ranks = ranks_of(v, op);
   const bool sums = op->kind == MGL_OP_RMSNORM || op->kind == MGL_OP_LINEAR_ADD;
@@ -186,7 +187,7 @@ static mgl_status check_stage_flags(const mgl_verifier *v, uint32_t idx, mgl_err
       break;
     case MGL_WIDE_GATHERS: right = with == NULL && (op->kind == MGL_OP_RMSNORM || routes); break;
     case MGL_WIDE_WEIGHS:
-      right = op->kind == MGL_OP_LINEAR_ADD && op->splits > 1 && with != NULL &&
+      right = (op->kind == MGL_OP_LINEAR_ADD ? op->splits > 1 : adds) && with != NULL &&
               with->inputs[0] == of->output && with->kind != MGL_OP_LOGITS;
       break;
     case MGL_WIDE_ROTATES:
@@ -202,9 +203,9 @@ static mgl_status check_stage_flags(const mgl_verifier *v, uint32_t idx, mgl_err
   right = right && gathers == has_gathers && over == ((op->flags & MGL_WIDE_OVER) != 0) &&
           scatters == ((op->flags & MGL_WIDE_SCATTERS) != 0) &&
           turned == ((op->flags & MGL_WIDE_TURNED) != 0) && (!resumes || may_resume) &&
-           wants == ((op->flags & MGL_WIDE_WANTED) != 0) && (!resumes || with == NULL) &&
-           widened == ((op->flags & MGL_WIDE_WIDENED) != 0) && op->splits >= 1 &&
-           op->splits <= most_splits(v, op);
+          wants == ((op->flags & MGL_WIDE_WANTED) != 0) && (!resumes || with == NULL) &&
+          widened == ((op->flags & MGL_WIDE_WIDENED) != 0) && op->splits >= 1 &&
+          op->splits <= most_splits(v, op);
   return right ? MGL_OK
                : mgl_schedule_wrong(err, "an op of a stage has flags that its kind has no use for",
                                     idx, op->flags);
@@ -242,9 +243,9 @@ static mgl_status check_parts(const mgl_verifier *v, uint32_t idx, mgl_error *er
   if ((op->flags & MGL_WIDE_RESUMES) != 0) {
     bytes = (uint64_t)counters_of(v, op) * MGL_WIDE_FEATURES * s->tile_tokens * sizeof(float);
   }
-  bool leaves = op->first_shared != MGL_NOT_SHARED || op->splits > 1 ||
-                (op->flags &
-                 ~(uint32_t)(MGL_WIDE_TURNED | MGL_WIDE_WANTED | MGL_WIDE_WIDENED)) != 0;
+  bool leaves =
+      op->first_shared != MGL_NOT_SHARED || op->splits > 1 ||
+      (op->flags & ~(uint32_t)(MGL_WIDE_TURNED | MGL_WIDE_WANTED | MGL_WIDE_WIDENED)) != 0;
   if (!leaves) {
     return MGL_OK;
   }
@@ -343,7 +344,7 @@ static mgl_status check_ops(mgl_verifier *v, mgl_error *err) {
   }
   bool stages = s->lowering == MGL_LOWER_STAGES;
   if (stages ? s->tile_tokens < MGL_WIDE_LEAST_TILE || s->tile_tokens > MGL_WIDE_MOST_TILE ||
-                   s->tokens % s->tile_tokens != 0
+                   s->tokens % MGL_WIDE_LEAST_TILE != 0
              : s->strides < 1 || s->strides > MGL_COMPILE_MAX_STRIDES) {
     return mgl_schedule_wrong(err, "tiles must have 64 to 256 tokens, KV heads 1 to 64 strides", 0,
                               s->strides);

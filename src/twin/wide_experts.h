@@ -2,9 +2,10 @@
 // and the kernel.
 //
 // Rows are sorted by expert, so an expert's matrices are multiplied by tiles of all rows that
-// have it. Which rows these are only the iteration knows; so steps are those of the most tiles that
-// there can be, and a step finds its own in a list, or has nothing to do. Behind the router, which
-// is a linear, come these, each a stage:
+// have it. Which rows these are only the iteration knows; so a step is a worker's share of the
+// tiles that it finds in a list: unit i of W has tiles i, i + W, and so on, of which tiles of
+// features vary fastest, so that those who read the same rows do so together. Behind the router,
+// which is a linear, come these, each a stage:
 //   route          a unit is MGL_WIDE_ROUTED rows: each row's experts and their weights, and how
 //                  many of the unit's rows have each expert
 //   route, MGL_WIDE_GATHERS
@@ -15,7 +16,7 @@
 //                  the weight of the row's slot
 //   experts_down   a tile's products, rounded to bf16
 //   add            each token's S rows of these, in the order of its slots, onto the residual
-//                  stream
+//                  stream; MGL_WIDE_WEIGHS: and the norm behind, with op.norm's weights
 // An expert's rows begin at a multiple of eight, where the form of x does (wide_layout.h).
 #ifndef MGL_TWIN_WIDE_EXPERTS_H
 #define MGL_TWIN_WIDE_EXPERTS_H
@@ -35,9 +36,14 @@ typedef struct mgl_wide_route {
   float weight;
 } mgl_wide_route;
 
+typedef enum mgl_wide_expert_flags {
+  MGL_WIDE_EXPERT_ALONE = 1,  // the expert has no other tile, so nobody reads its weights again
+  MGL_WIDE_EXPERT_MORE = 2,   // to whom the tile is handed: others of the same step follow
+} mgl_wide_expert_flags;
+
 // Consecutive rows of one expert; rows 0: nothing is to be done.
 typedef struct mgl_wide_expert_tile {
-  uint32_t expert, row, rows, padding;
+  uint32_t expert, row, rows, flags;
 } mgl_wide_expert_tile;
 
 // A sorted row: the norm's factor of its token, and the weight of its slot.
@@ -50,10 +56,11 @@ typedef struct mgl_wide_experts {
   uint32_t *counts;             // [T / MGL_WIDE_ROUTED, E]
   uint32_t *places;             // [T, S]: the sorted row of each slot
   mgl_wide_expert_tile *tiles;  // [most_tiles], by expert
+  uint32_t *tile_count;         // that there are
   mgl_wide_slot_row *rows;      // [sorted rows]
-  const float *squares;         // of the norm in front
-  uint32_t most_tiles;
-  uint32_t sorted_rows;  // that there can be, a multiple of 8
+  float *squares;               // of the norm in front
+  uint8_t *x;                   // and its result; add: of the norm behind it
+  uint32_t sorted_rows;         // that there can be, a multiple of 8
 } mgl_wide_experts;
 
 MGL_SHARED_FN uint32_t mgl_wide_sorted_rows(uint32_t tokens, uint32_t experts, uint32_t slots) {

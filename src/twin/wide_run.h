@@ -91,24 +91,26 @@ enum {
   MGL_WIDE_FEATURES = MGL_WIDE_FEATURE_BLOCKS * MGL_CUDA_BLOCK_ROWS,
   MGL_WIDE_LEAST_TILE = 64,
   MGL_WIDE_MOST_TILE = 256,
-  MGL_WIDE_TILES = 3,  // 64, 128 and 256
+  MGL_WIDE_MIDDLE_TILE = 192,
+  MGL_WIDE_TILES = 4,  // 64, 128, 192 and 256
   // Graphs of so many tokens and more make bf16 of codes once an iteration (MGL_WIDE_WIDEN).
   MGL_WIDE_WIDEN_TOKENS = 1280,
   MGL_WIDE_MOST_CODED_TILE = 128,    // of weights of codes as they are (linear/wide_codes.cuh)
-  MGL_WIDE_MOST_EXPERTS_TILE = 128,  // and with experts, of each of which few rows have one
+  MGL_WIDE_MOST_EXPERTS_TILE = 192,  // and with experts, of each of which few rows have one
 #ifdef MGL_WIDE_TILE
   MGL_WIDE_TILE_TOKENS = MGL_WIDE_TILE,
 #else
   MGL_WIDE_TILE_TOKENS = MGL_WIDE_MOST_TILE,
 #endif
   MGL_WIDE_FEW = MGL_WIDE_TILE_TOKENS < MGL_WIDE_MOST_TILE,
+  MGL_WIDE_SPARE = MGL_WIDE_TILE_TOKENS < MGL_WIDE_MIDDLE_TILE,  // registers, beside its sums
   MGL_WIDE_TILE_SUMS = MGL_WIDE_FEATURES * MGL_WIDE_TILE_TOKENS,
 
   // Shared memory of a block: the ring of stages, then the staged output, then mgl_wide_block. A
   // stage has so many columns of 64 elements of k, of all rows and all tokens: two where there is
   // room for enough of them, since a copy of twice as many bytes takes its issuer no longer.
   MGL_WIDE_RING_BYTES = 192 << 10,
-  MGL_WIDE_COLUMNS = MGL_WIDE_FEW ? 2 : 1,
+  MGL_WIDE_COLUMNS = MGL_WIDE_TILE_TOKENS < MGL_WIDE_MIDDLE_TILE ? 2 : 1,
   MGL_WIDE_WEIGHT_BYTES = MGL_WIDE_COLUMNS * MGL_WIDE_FEATURES * 128,
   MGL_WIDE_X_BYTES = MGL_WIDE_COLUMNS * MGL_WIDE_TILE_TOKENS * 128,
   MGL_WIDE_STAGE_BYTES = MGL_WIDE_WEIGHT_BYTES + MGL_WIDE_X_BYTES,

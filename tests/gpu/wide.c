@@ -390,7 +390,8 @@ static void check_model(gpu_bench *bench, const char *name) {
   for (uint32_t i = 0; i < MGL_WIDE_TILES; i++) {
     const mgl_cuda_wide_kernel *kernel = &s.program->wide.kernels[i];
     if (kernel->module != NULL) {
-      printf("- tiles of %d tokens: %u registers, %u bytes spilled\n", MGL_WIDE_LEAST_TILE << i,
+      printf("- tiles of %d tokens: %u registers, %u bytes spilled\n",
+             i + 1 == MGL_WIDE_TILES ? MGL_WIDE_MOST_TILE : MGL_WIDE_LEAST_TILE * ((int)i + 1),
              kernel->usage.registers, kernel->usage.spill_bytes);
     }
   }

@@ -26,11 +26,12 @@ size_t fake_cuda_wide_smem(void) {
 }
 
 uint32_t fake_cuda_wide_tile(const char *function) {
-  static const char *const few[] = {"mgl_wide_kernel_64", "mgl_wide_kernel_128"};
-  for (uint32_t i = 0; i < 2; i++) {
+  static const char *const few[] = {"mgl_wide_kernel_64", "mgl_wide_kernel_128",
+                                    "mgl_wide_kernel_192"};
+  for (uint32_t i = 0; i < 3; i++) {
     if (strcmp(function, few[i]) == 0) {
       assert_false(fake.portable);
-      return (uint32_t)MGL_WIDE_LEAST_TILE << i;
+      return (uint32_t)MGL_WIDE_LEAST_TILE * (i + 1);
     }
   }
   return strcmp(function, "mgl_wide_kernel") == 0 ? (uint32_t)MGL_WIDE_MOST_TILE : 0;

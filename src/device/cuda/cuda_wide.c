@@ -9,9 +9,9 @@
 #include "lower/stages.h"
 #include "twin/wide_layout.h"
 
-_Static_assert(MGL_WIDE_LEAST_TILE << (MGL_WIDE_TILES - 1) == MGL_WIDE_MOST_TILE,
-               "a graph for each size of tiles");
-_Static_assert((MGL_CUDA_WIDE_GRAPHS - MGL_WIDE_TILES + 1) * MGL_WIDE_MOST_TILE ==
+_Static_assert(MGL_WIDE_LEAST_TILE << (MGL_WIDE_TILES - 2) == MGL_WIDE_MOST_TILE,
+               "a graph for each size of tiles but the middle one");
+_Static_assert((MGL_CUDA_WIDE_GRAPHS - MGL_WIDE_TILES + 2) * MGL_WIDE_MOST_TILE ==
                    MGL_MAX_ITERATION_TOKENS,
                "and for every multiple of the largest");
 _Static_assert(sizeof(mgl_wide_op) == sizeof(mgl_cuda_op) + sizeof(mgl_wide_attention) + 16,
@@ -232,15 +232,15 @@ static void bind_linear(const mgl_cuda_wide_addresses *a, const mgl_schedule *s,
 static mgl_wide_experts experts_of(const mgl_cuda_wide_addresses *a, const mgl_schedule *s,
                                    const mgl_stages_mixture *m) {
   const mgl_cuda_wide_layout *wide = a->wide;
-  return (mgl_wide_experts){
-      .routes = block_at(a, wide->routes),
-      .counts = block_at(a, wide->counts),
-      .places = block_at(a, wide->places),
-      .tiles = block_at(a, wide->tiles),
-      .rows = block_at(a, wide->slot_rows),
-      .squares = block_at(a, wide->squares),
-      .most_tiles = mgl_wide_most_tiles(s->tokens, m->experts, m->slots, s->tile_tokens),
-      .sorted_rows = mgl_wide_sorted_rows(s->tokens, m->experts, m->slots)};
+  return (mgl_wide_experts){.routes = block_at(a, wide->routes),
+                            .counts = block_at(a, wide->counts),
+                            .places = block_at(a, wide->places),
+                            .tiles = block_at(a, wide->tiles),
+                            .tile_count = block_at(a, wide->tile_count),
+                            .rows = block_at(a, wide->slot_rows),
+                            .squares = block_at(a, wide->squares),
+                            .x = block_at(a, wide->x),
+                            .sorted_rows = mgl_wide_sorted_rows(s->tokens, m->experts, m->slots)};
 }
 
 // Of an op of experts that it computes, or a part of it.
@@ -265,6 +265,9 @@ static void bind_experts(const mgl_cuda_wide_addresses *a, const mgl_schedule *s
   if (of->kind != (uint32_t)op->kind) {
     out->op.x = block_at(a, wide->slot_sums);
     out->op.out = block_at(a, wide->residual);
+    if ((of->flags & MGL_WIDE_WEIGHS) != 0) {
+      out->op.norm = norm_of(a, &a->program->ops[of->with], 1);
+    }
     return;
   }
   out->op.tokens = out->with.experts.sorted_rows;
@@ -514,6 +517,7 @@ static void lay_out_experts(const mgl_graph *program, uint64_t *gated, mgl_cuda_
                                 (uint64_t)tokens / MGL_WIDE_ROUTED * m.experts * sizeof(uint32_t));
     out->places = mgl_cuda_take(&out->bytes, slots * sizeof(uint32_t));
     out->tiles = mgl_cuda_take(&out->bytes, (uint64_t)tiles * sizeof(mgl_wide_expert_tile));
+    out->tile_count = mgl_cuda_take(&out->bytes, sizeof(uint32_t));
     // Behind the last row the factors of a whole tile are read.
     out->slot_rows = mgl_cuda_take(
         &out->bytes, ((uint64_t)rows + MGL_WIDE_MOST_EXPERTS_TILE) * sizeof(mgl_wide_slot_row));

@@ -52,7 +52,7 @@ typedef struct mgl_cuda_wide_layout {
   uint64_t part_bytes;  // of parts
   // Of experts (twin/wide_experts.h), of the largest graph: the router's logits, x sorted by
   // expert, what experts_down makes of each sorted row, and the lists.
-  uint64_t router, sorted, slot_sums, routes, counts, places, tiles, slot_rows;
+  uint64_t router, sorted, slot_sums, routes, counts, places, tiles, tile_count, slot_rows;
   uint64_t inbox, inbox_bytes;  // of several ranks: the first of two, which have so many bytes each
   uint64_t widened, widened_bytes;  // weights that are made of codes
   uint32_t shared_tiles;            // of several tasks, most of a graph

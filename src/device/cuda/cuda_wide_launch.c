@@ -80,13 +80,16 @@ mgl_status mgl_cuda_wide_prepare(mgl_cuda_program *p, mgl_error *err) {
 
 static const struct {
   const char *source, *kernel;
-} kernel_names[MGL_WIDE_TILES] = {{"kernels/cuda/wide_64.cu", "mgl_wide_kernel_64"},
-                                  {"kernels/cuda/wide_128.cu", "mgl_wide_kernel_128"},
-                                  {"kernels/cuda/wide_kernel.cu", "mgl_wide_kernel"}};
+  uint32_t tile_tokens;
+} kernel_names[MGL_WIDE_TILES] = {
+    {"kernels/cuda/wide_64.cu", "mgl_wide_kernel_64", MGL_WIDE_LEAST_TILE},
+    {"kernels/cuda/wide_128.cu", "mgl_wide_kernel_128", MGL_WIDE_MOST_CODED_TILE},
+    {"kernels/cuda/wide_192.cu", "mgl_wide_kernel_192", MGL_WIDE_MIDDLE_TILE},
+    {"kernels/cuda/wide_kernel.cu", "mgl_wide_kernel", MGL_WIDE_MOST_TILE}};
 
 // Tokens of the tiles of kernel `idx`.
 static uint32_t tile_tokens_of(uint32_t idx) {
-  return (uint32_t)MGL_WIDE_LEAST_TILE << idx;
+  return kernel_names[idx].tile_tokens;
 }
 
 // Whether some graph has the tiles of kernel `idx`.

@@ -1,7 +1,7 @@
 // The kernel of the wide class for iterations of up to 64 tokens: smaller tiles, and in the memory
-// that x does not need more stages of weights. wide_128.cu is another. All sizes of tiles in one
-// kernel: there the compiler waits for every product (docs/log/078). The portable kernel has
-// tiles of one size.
+// that x does not need more stages of weights. wide_128.cu and wide_192.cu are others. All sizes of
+// tiles in one kernel: there the compiler waits for every product (docs/log/078, 296). The portable
+// kernel has tiles of one size.
 #include "kernels/cuda/common/target.h"
 
 #if MGL_TARGET_WGMMA

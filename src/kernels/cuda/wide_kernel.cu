@@ -5,6 +5,7 @@
 #include "kernels/cuda/linear/wide_linear.cuh"
 #include "kernels/cuda/linear/wide_widen.cuh"
 #include "kernels/cuda/roles/wide_factors.cuh"
+#include "kernels/cuda/roles/wide_producer.cuh"
 #include "kernels/cuda/roles/wide_ranks.cuh"
 #include "kernels/cuda/roles/wide_worker.cuh"
 #include "kernels/cuda/roles/wide_worker_mma.cuh"

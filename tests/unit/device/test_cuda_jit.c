@@ -346,6 +346,12 @@ static void check_wide_128(const mgl_text *log, const char *architecture) {
   }
 }
 
+static void check_wide_192(const mgl_text *log, const char *architecture) {
+  if (strcmp(architecture, "sm_90a") == 0) {
+    check_wide(log, "mgl_wide_kernel_192", architecture);
+  }
+}
+
 static void check_wide_plan(const mgl_text *log, const char *architecture) {
   (void)usage_of(log, "mgl_wide_sample_run", architecture);
 }
@@ -363,6 +369,7 @@ static void the_wide_class_compiles_for_all_architectures(void **state) {
   for_architectures("kernels/cuda/wide_kernel.cu", check_wide_kernel);
   for_architectures("kernels/cuda/wide_64.cu", check_wide_64);
   for_architectures("kernels/cuda/wide_128.cu", check_wide_128);
+  for_architectures("kernels/cuda/wide_192.cu", check_wide_192);
   for_architectures("kernels/cuda/wide_plan.cu", check_wide_plan);
   for_architectures("kernels/cuda/wide_attention.cu", check_wide_attention);
 }
@@ -408,6 +415,7 @@ static void the_wide_class_of_experts_compiles(void **state) {
       .count = 128, .slots = 8, .features = 768, .width = 2048, .renormalise = true, .scale = 1};
   for_shape("kernels/cuda/wide_64.cu", &of_experts, check_wide_64);
   for_shape("kernels/cuda/wide_128.cu", &of_experts, check_wide_128);
+  for_shape("kernels/cuda/wide_192.cu", &of_experts, check_wide_192);
 }
 
 // Of several ranks, whose fourth service warp has no more registers than the others.

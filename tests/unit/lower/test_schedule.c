@@ -103,17 +103,22 @@ static void judge_graph(const mgl_graph *program, mgl_target target, uint32_t to
   mgl_task_graph_destroy(graph);
 }
 
+static void judge_tiles(const mgl_graph *program, uint32_t tokens, uint32_t tile, uint32_t workers,
+                        judge_function *judge, void *context) {
+  mgl_schedule *schedule = NULL;
+  const mgl_stages_options options = {tokens, tile, tokens < 1024 ? tokens : 1024, workers};
+  MUST(mgl_lower_stages(program, &options, &schedule, &err));
+  judge(program, schedule, context);
+  mgl_schedule_destroy(schedule);
+}
+
 // With tiles of all sizes that iterations of so many tokens may have.
 static void judge_stages(const mgl_graph *program, uint32_t tokens, uint32_t workers,
                          judge_function *judge, void *context) {
   uint32_t most = tokens < MGL_WIDE_MOST_TILE ? tokens : (uint32_t)MGL_WIDE_MOST_TILE;
   uint32_t least = tokens <= MGL_WIDE_MOST_TILE ? (uint32_t)MGL_WIDE_LEAST_TILE : most;
   for (uint32_t tile = most; tile >= least; tile /= 2) {
-    const mgl_stages_options options = {tokens, tile, tokens < 1024 ? tokens : 1024, workers};
-    mgl_schedule *schedule = NULL;
-    MUST(mgl_lower_stages(program, &options, &schedule, &err));
-    judge(program, schedule, context);
-    mgl_schedule_destroy(schedule);
+    judge_tiles(program, tokens, tile, workers, judge, context);
   }
 }
 
@@ -346,7 +351,6 @@ static void large_iterations_of_windows_are_refused(void **state) {
   check_large_is_refused("gpt-oss-20b", "no kernel for op 4, attend of \"0.attention\"");
 }
 
-// Experts that tasks and stages cover.
 static mgl_graph *mixture_program(void) {
   mgl_config config = small_config(MGL_FAMILY_QWEN3_MOE);
   mgl_graph *program = NULL;
@@ -387,6 +391,7 @@ static void any_workers_do(void **state) {
   program = mixture_program();
   for (uint32_t workers = 1; workers <= 132; workers += 7) {
     judge_stages(program, UINT32_C(64) << workers % 6, workers, verify, counts);
+    judge_tiles(program, UINT32_C(256) << workers % 4, 192, workers, verify, counts);
   }
   mgl_graph_destroy(program);
 }
@@ -702,6 +707,7 @@ static void find_mutants_of_models(mutants *m) {
   mgl_graph *mixture = mixture_program();
   judge_stages(mixture, 64, 5, find_mutants, m);
   judge_stages(mixture, 128, 40, find_mutants, m);
+  judge_tiles(mixture, 256, MGL_WIDE_MOST_EXPERTS_TILE, 9, find_mutants, m);
   mgl_graph_destroy(mixture);
   for (int family = 0; family < 3; family++) {
     mgl_graph *program = small_program((mgl_family)family);

@@ -11,7 +11,13 @@
 #include "kernels/cuda/common/wgmma.cuh"
 #include "kernels/cuda/roles/wide_worker.cuh"
 
-enum { MGL_WIDE_SUMS = MGL_WIDE_TILE_TOKENS / 2 };  // of a thread: of two features
+enum {
+  MGL_WIDE_SUMS = MGL_WIDE_TILE_TOKENS / 2,  // of a thread: of two features
+  // Products of experts' tiles, many of which are far from full, are of so many tokens each, and
+  // those whose tokens are not there are left out (docs/log/298).
+  MGL_WIDE_PART_TOKENS = MGL_WIDE_LEAST_TILE,
+  MGL_WIDE_PARTS = MGL_WIDE_EXPERTS ? MGL_WIDE_TILE_TOKENS / MGL_WIDE_PART_TOKENS : 1,
+};
 
 #if MGL_TARGET_WGMMA
 
@@ -38,16 +44,36 @@ MGL_DEVICE void mgl_wide_take_weights(mgl_wide_worker *w, uint32_t at, uint32_t 
   }
 }
 
+// The products of a column with a part of the tile's tokens.
+template <uint32_t part>
+MGL_DEVICE void mgl_wide_issue_part(float (&d)[MGL_WIDE_SUMS], const uint32_t (&a)[16], uint64_t b,
+                                    uint32_t add) {
+  constexpr uint32_t sums = MGL_WIDE_SUMS / MGL_WIDE_PARTS;
+  float(&own)[sums] = reinterpret_cast<float(&)[sums]>(d[part * sums]);
+  b += part * (MGL_WIDE_PART_TOKENS * MGL_WIDE_ROW_BYTES >> 4);
+  mgl_wgmma(own, a, b, add);
+  mgl_wgmma(own, a + 4, b + 2, 1);
+  mgl_wgmma(own, a + 8, b + 4, 1);
+  mgl_wgmma(own, a + 12, b + 6, 1);
+}
+
 MGL_DEVICE void mgl_wide_issue(const mgl_wide_worker *w, uint32_t at, uint32_t column,
                                float (&d)[MGL_WIDE_SUMS], const uint32_t (&a)[16], uint32_t add) {
   uint32_t x = w->stages + at % MGL_WIDE_STAGES * MGL_WIDE_STAGE_BYTES + MGL_WIDE_WEIGHT_BYTES +
                column * MGL_WIDE_COLUMN_BYTES;
   uint64_t b = mgl_wgmma_descriptor(x);
   mgl_wgmma_fence();
-  mgl_wgmma(d, a, b, add);
-  mgl_wgmma(d, a + 4, b + 2, 1);
-  mgl_wgmma(d, a + 8, b + 4, 1);
-  mgl_wgmma(d, a + 12, b + 6, 1);
+  mgl_wide_issue_part<0>(d, a, b, add);
+  if constexpr (MGL_WIDE_PARTS > 1) {
+    if (w->parts > 1) {
+      mgl_wide_issue_part<1>(d, a, b, add);
+    }
+  }
+  if constexpr (MGL_WIDE_PARTS > 2) {
+    if (w->parts > 2) {
+      mgl_wide_issue_part<2>(d, a, b, add);
+    }
+  }
   mgl_wgmma_commit();
 }
 

@@ -159,6 +159,8 @@ MGL_DEVICE void mgl_wide_finish_rows(mgl_wide_worker *w, const mgl_wide_slot *sl
   float low = there && slot->op.bias != nullptr ? slot->op.bias[feature] : 0;
   float high = there && slot->op.bias != nullptr ? slot->op.bias[feature + 8] : 0;
   uint32_t thread = w->warp % 4 * 32 + w->lane;
+  // There may be no memory for the last rows of tiles that do not divide the graph's tokens.
+  constexpr bool guards = MGL_MAX_ITERATION_TOKENS % MGL_WIDE_TILE_TOKENS != 0;
   mgl_wide_wait_staged(w);
 #pragma unroll
   for (int first = 0; first < MGL_WIDE_TILE_TOKENS; first += tokens) {
@@ -181,7 +183,7 @@ MGL_DEVICE void mgl_wide_finish_rows(mgl_wide_worker *w, const mgl_wide_slot *sl
     for (int i = 0; i < tokens / 16; i++) {
       uint32_t token = i * 16 + thread / 8;
       const uint4 v = mgl_load_shared(base + token * 128 + (thread % 8 ^ token % 8) * 16);
-      if (column < slot->op.n) {
+      if (column < slot->op.n && (!guards || first + token < tile->tokens)) {
         uint64_t at = (uint64_t)(tile->token + first + token) * slot->op.n + column;
         *(uint4 *)((uint16_t *)slot->op.out + at) = v;
       }
@@ -372,7 +374,7 @@ MGL_DEVICE void mgl_wide_finish_logits(mgl_wide_worker *w, const mgl_wide_slot *
   uint64_t *best = all + w->warp * MGL_WIDE_TILE_TOKENS + w->lane % 4 * 2;
   mgl_wide_wait_staged(w);
   mgl_sync_wide_consumers();  // what the task before has left there has been read
-  if constexpr (MGL_WIDE_FEW) {
+  if constexpr (MGL_WIDE_SPARE) {
     mgl_wide_rank_few(w, slot, tile, d, best);
   } else {
     mgl_wide_rank_many(w, slot, tile, d, best);
@@ -408,7 +410,7 @@ MGL_DEVICE void mgl_wide_apply_factors(const mgl_wide_worker *w, float (&d)[MGL_
 MGL_DEVICE void mgl_wide_apply_slot_rows(const mgl_wide_worker *w, float (&d)[MGL_WIDE_SUMS]) {
   mgl_mbarrier_wait(&w->block->factored[w->slot], w->parity);
   const float2 *factors = (const float2 *)w->block->factors[w->slot] + w->lane % 4;
-  const float2 *weights = (const float2 *)w->block->weights[w->slot] + w->lane % 4;
+  const float2 *weights = (const float2 *)mgl_wide_slot_weights(w) + w->lane % 4;
 #pragma unroll
   for (int j = 0; j < MGL_WIDE_TILE_TOKENS / 8; j++) {
     const float2 factor = factors[4 * j], weight = weights[4 * j];
@@ -614,7 +616,7 @@ MGL_DEVICE void mgl_wide_finish_weighed(mgl_wide_worker *w, const mgl_wide_slot 
   static_assert((int)MGL_WIDE_FEATURES == (int)MGL_WIDE_NORM_RANGE, "a tile is a range");
   const uint32_t range = tile->first_block / MGL_WIDE_FEATURE_BLOCKS;
   mgl_wide_arrive(w, slot, tile);
-  if constexpr (MGL_WIDE_FEW) {  // else it spills
+  if constexpr (MGL_WIDE_SPARE) {  // else it spills
     if ((range + 1) * MGL_WIDE_NORM_RANGE <= slot->with.norm.k) {
       mgl_wide_weigh_shared(w, slot, tile);
       return;
@@ -645,9 +647,9 @@ MGL_DEVICE void mgl_wide_finish_rotated(mgl_wide_worker *w, const mgl_wide_slot 
   constexpr uint32_t heads = MGL_WIDE_FEATURES / MGL_HEAD_DIM;
   const float4 *parts = mgl_wide_part_at(w, slot, tile->number * slot->op.passes) - w->warp * 32;
   const uint32_t row_count = tile->token + tile->tokens;
-  bool waited = !MGL_WIDE_FEW;
+  bool waited = !MGL_WIDE_SPARE;
   mgl_wide_arrive(w, slot, tile);
-  if constexpr (!MGL_WIDE_FEW) {  // pages found before that would spill
+  if constexpr (!MGL_WIDE_SPARE) {  // pages found before that would spill
     mgl_mbarrier_wait(&w->block->factored[w->slot], w->parity);
     mgl_wide_await(w, slot, tile, slot->op.passes);
   }
@@ -662,7 +664,7 @@ MGL_DEVICE void mgl_wide_finish_rotated(mgl_wide_worker *w, const mgl_wide_slot 
     if (there) {  // this takes some trips, while the other splits end
       place = mgl_head_find(&slot->with.attention, row_count, w->lane, &sums);
     }
-    if (MGL_WIDE_FEW && !waited) {
+    if (MGL_WIDE_SPARE && !waited) {
       mgl_mbarrier_wait(&w->block->factored[w->slot], w->parity);
       mgl_wide_await(w, slot, tile, slot->op.passes);
       waited = true;
@@ -775,6 +777,7 @@ MGL_DEVICE void mgl_wide_linear(mgl_wide_worker *w, const mgl_wide_slot *slot,
 MGL_DEVICE void mgl_wide_task_linear(mgl_wide_worker *w, const mgl_wide_slot *slot) {
   mgl_wide_tile tile = mgl_wide_tile_of(w, slot);
   if (tile.tokens > 0) {
+    w->parts = mgl_wide_uniform((tile.tokens + MGL_WIDE_PART_TOKENS - 1) / MGL_WIDE_PART_TOKENS);
     mgl_wide_linear(w, slot, &tile);
   }
 }

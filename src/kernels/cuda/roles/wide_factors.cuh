@@ -55,7 +55,7 @@ MGL_DEVICE void mgl_wide_find_factors(mgl_wide_worker *w) {
       const mgl_wide_slot_row *rows = slot->with.experts.rows + mgl_wide_tile_of(w, slot).token;
       for (uint32_t token = w->lane; token < MGL_WIDE_TILE_TOKENS; token += 32) {
         w->block->factors[w->slot][token] = rows[token].factor;
-        w->block->weights[w->slot][token] = rows[token].weight;
+        mgl_wide_slot_weights(w)[token] = rows[token].weight;
       }
     }
     if (mgl_wide_begins_early(op->kind)) {

@@ -72,16 +72,15 @@ struct mgl_wide_block {
   // Of MGL_WIDE_WANTED: the tiles of tokens that have a row with logits, and how many. The first op
   // that asks finds them; until then there are none.
   uint32_t wanted_count;
-  uint8_t wanted[MGL_MAX_ITERATION_TOKENS / MGL_WIDE_TILE_TOKENS];
+  uint8_t wanted[(MGL_MAX_ITERATION_TOKENS + MGL_WIDE_TILE_TOKENS - 1) / MGL_WIDE_TILE_TOKENS];
   int64_t peers[MGL_RANKS];
   uint32_t rank;
   volatile uint32_t rests;  // 1: nothing is widened beside the task (linear/wide_widen.cuh)
   volatile uint32_t writes[MGL_WIDE_SLOTS];  // 1: the task has a result; 0: it only left its sums
   float __align__(16)
       factors[MGL_WIDE_SLOTS][MGL_WIDE_TILE_TOKENS];  // of the norm before, by token of the tile
-  // Of experts_up and _down, by the producer, and of the first the weights of the tile's rows.
+  // Of experts_up and _down, by the producer.
   mgl_wide_expert_tile expert_tiles[MGL_WIDE_SLOTS];
-  float __align__(16) weights[MGL_WIDE_SLOTS][MGL_WIDE_EXPERTS ? MGL_WIDE_TILE_TOKENS : 4];
 };
 
 static_assert(sizeof(mgl_wide_block) <= MGL_WIDE_BLOCK_BYTES, "it has its place");
@@ -107,10 +106,21 @@ struct mgl_wide_worker {
   uint32_t warp, lane;
   uint32_t stage;  // stages of the ring used so far
   uint32_t slot, parity;
+  uint32_t parts;  // of the tile's tokens, that are there (MGL_WIDE_PART_TOKENS)
 #if !MGL_TARGET_WGMMA
   mgl_mma_source source;
 #endif
 };
+
+// Of experts_up, what the rows' slots weigh: behind what it stages.
+MGL_DEVICE float *mgl_wide_slot_weights(const mgl_wide_worker *w) {
+  static_assert(!MGL_WIDE_EXPERTS || MGL_WIDE_TILE_TOKENS * (MGL_WIDE_ROW_BYTES +
+                                                             MGL_WIDE_SLOTS * (int)sizeof(float)) <=
+                                         MGL_WIDE_STAGED_BYTES,
+                "room");
+  return (float *)(w->staged + MGL_WIDE_TILE_TOKENS * MGL_WIDE_ROW_BYTES) +
+         w->slot * MGL_WIDE_TILE_TOKENS;
+}
 
 MGL_DEVICE uint32_t mgl_wide_least(uint32_t a, uint32_t b) {
   return a < b ? a : b;
@@ -143,6 +153,7 @@ MGL_DEVICE mgl_wide_worker mgl_wide_worker_of(mgl_wide_run *run, uint8_t *memory
   w.stage = 0;
   w.slot = 0;
   w.parity = 0;
+  w.parts = 1;
   return w;
 }
 
@@ -198,15 +209,15 @@ MGL_DEVICE bool mgl_wide_wait(mgl_wide_worker *w, uint64_t *barrier, uint32_t pa
   return true;
 }
 
-// --- the producer --------------------------------------------------------------------------------
+// --- where a tile and its stages come from -------------------------------------------------------
 
 // Where one tile has all tokens nobody reads weights again in this iteration, so they leave the L2
 // first, and sums and activations, which are read and written again, stay there.
-MGL_DEVICE uint64_t mgl_wide_weights_policy(const mgl_cuda_op *op) {
+MGL_DEVICE uint64_t mgl_wide_weights_policy(bool once) {
   uint64_t first, normal;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first));
   asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
-  return op->tokens <= MGL_WIDE_TILE_TOKENS ? first : normal;
+  return once ? first : normal;
 }
 
 // A linear's tile, and what a task has of it.
@@ -218,12 +229,23 @@ struct mgl_wide_tile {
   uint32_t number;               // among the op's tiles
   uint32_t first_stage, stages;  // of k
   bool whole;                    // all stages of k
+  bool alone;                    // no other tile has these weights
   uint32_t blocks_before;        // row blocks of weights of the experts before, else 0
 };
+
+MGL_DEVICE bool mgl_wide_is_logits(const mgl_cuda_op *op) {
+  return op->kind == MGL_OP_LOGITS;
+}
 
 // Linears of sorted rows.
 MGL_DEVICE bool mgl_wide_is_of_experts(uint32_t kind) {
   return MGL_WIDE_EXPERTS && (kind == MGL_OP_EXPERTS_UP || kind == MGL_OP_EXPERTS_DOWN);
+}
+
+// Whether other tiles of the same step follow.
+MGL_DEVICE bool mgl_wide_has_more(const mgl_wide_worker *w, const mgl_wide_slot *slot) {
+  return mgl_wide_is_of_experts(slot->op.kind) &&
+         (w->block->expert_tiles[w->slot].flags & MGL_WIDE_EXPERT_MORE) != 0;
 }
 
 MGL_DEVICE bool mgl_wide_is_up(uint32_t kind) {
@@ -243,6 +265,11 @@ MGL_DEVICE uint32_t mgl_wide_feature_tiles(uint32_t blocks) {
   return (blocks + MGL_WIDE_FEATURE_BLOCKS - 1) / MGL_WIDE_FEATURE_BLOCKS;
 }
 
+// Tiles of an op's tokens, of which the last one need not be whole.
+MGL_DEVICE uint32_t mgl_wide_token_tiles(const mgl_cuda_op *op) {
+  return (op->tokens + MGL_WIDE_TILE_TOKENS - 1) / MGL_WIDE_TILE_TOKENS;
+}
+
 MGL_DEVICE void mgl_wide_expert_rows(const mgl_wide_worker *w, uint32_t blocks,
                                      mgl_wide_tile *tile) {
   const mgl_wide_expert_tile *rows = &w->block->expert_tiles[w->slot];
@@ -251,13 +278,14 @@ MGL_DEVICE void mgl_wide_expert_rows(const mgl_wide_worker *w, uint32_t blocks,
   tile->token = rows->row;
   tile->tokens = rows->rows;
   tile->blocks_before = rows->expert * blocks;
+  tile->alone = (rows->flags & MGL_WIDE_EXPERT_ALONE) != 0;
 }
 
 MGL_DEVICE mgl_wide_tile mgl_wide_tile_of(const mgl_wide_worker *w, const mgl_cuda_op *op,
                                           uint32_t begin, uint32_t end) {
   mgl_wide_tile tile;
   const uint32_t blocks = mgl_wide_row_blocks(op);
-  uint32_t token_tiles = op->tokens / MGL_WIDE_TILE_TOKENS;
+  uint32_t token_tiles = mgl_wide_token_tiles(op);
   uint32_t k_stages = op->k_padded / MGL_WIDE_K;
   uint32_t rows = op->kind == MGL_OP_LOGITS ? w->block->logit_rows : w->block->token_count;
   tile.number = begin / k_stages;
@@ -267,6 +295,7 @@ MGL_DEVICE mgl_wide_tile mgl_wide_tile_of(const mgl_wide_worker *w, const mgl_cu
   // Split i begins at stage k_stages i / passes, and there are no more splits than stages.
   tile.split = (tile.first_stage * op->passes + op->passes - 1) / k_stages;
   tile.blocks_before = 0;
+  tile.alone = op->tokens <= MGL_WIDE_TILE_TOKENS;
   if (mgl_wide_is_of_experts(op->kind)) {
     mgl_wide_expert_rows(w, blocks, &tile);
     return tile;
@@ -367,7 +396,7 @@ MGL_DEVICE mgl_wide_source mgl_wide_source_of(const mgl_wide_slot *slot,
   const uint64_t first_block = tile->first_block + (MGL_WIDE_EXPERTS ? tile->blocks_before : 0);
   s.weights = mgl_wide_uniform(slot->op.weights + first_block * s.row_bytes +
                                tile->first_stage * MGL_WIDE_BLOCK_STAGE_BYTES);
-  s.policy = mgl_wide_weights_policy(&slot->op);
+  s.policy = mgl_wide_weights_policy(tile->alone);
   s.blocks = mgl_wide_uniform(tile->blocks);
   s.x_column = mgl_wide_uniform(slot->op.tokens * MGL_WIDE_ROW_BYTES);
   s.x_bytes = mgl_wide_uniform(mgl_wide_x_bytes_of(tile));
@@ -491,245 +520,6 @@ MGL_DEVICE void mgl_wide_note_stage(const mgl_wide_worker *w, const mgl_cuda_ste
   }
 }
 
-// Sends what will be read soon to the L2.
-MGL_DEVICE void mgl_wide_prefetch(const void *from, uint32_t bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
-
-// Columns [begin, end) of the tile's weights, no more than a stage has.
-MGL_DEVICE void mgl_wide_prefetch_weights(const mgl_wide_worker *w, const mgl_wide_source *source,
-                                          uint32_t begin, uint32_t end) {
-  if (w->lane < source->blocks && begin < end) {
-    mgl_wide_prefetch(mgl_wide_weights_at(source, begin) + (uint64_t)w->lane * source->row_bytes,
-                      (end - begin) * source->column_bytes);
-  }
-}
-
-// Sends keys and values to the L2: pages of each warp's share of the streams, behind those that the
-// warp asks for itself.
-MGL_DEVICE void mgl_wide_prefetch_pages(const mgl_wide_worker *w, const mgl_wide_attention *a) {
-  constexpr uint32_t pages = MGL_WIDE_AHEAD_PAGES > 0 ? MGL_WIDE_AHEAD_PAGES : 1;
-  constexpr uint32_t bytes = MGL_CUDA_KV_PAGE_TOKENS * MGL_HEAD_DIM * 2;  // of one KV head
-  if ((int)w->lane >= (int)MGL_WIDE_AHEAD_PAGES * (int)MGL_WIDE_WARPS) {
-    return;
-  }
-  const mgl_wide_cut *cuts = a->work->stream_cuts + blockIdx.x * MGL_WIDE_WARPS + w->lane / pages;
-  const mgl_wide_cut cut = cuts[0];
-  if (!mgl_wide_before(&cut, &cuts[1])) {
-    return;
-  }
-  const uint32_t step = cut.step + MGL_WIDE_ATTEND_AHEAD + w->lane % pages;
-  if (step < a->work->items[cut.item].steps) {
-    const int32_t page = a->block_tables[(size_t)cut.slot * a->block_table_stride + step];
-    const size_t at = ((size_t)(uint32_t)page * a->kv_heads + cut.head) * (bytes / 2);
-    mgl_wide_prefetch(a->k_cache + at, bytes);
-    mgl_wide_prefetch(a->v_cache + at, bytes);
-  }
-}
-
-// Until a stage of the ring is free.
-MGL_DEVICE void mgl_wide_wait_stage(mgl_wide_worker *w, uint32_t at) {
-  mgl_mbarrier_wait(&w->block->empty[at % MGL_WIDE_STAGES], (at / MGL_WIDE_STAGES & 1) ^ 1);
-}
-
-// Whether it is.
-MGL_DEVICE bool mgl_wide_has_stage(const mgl_wide_worker *w, uint32_t at) {
-  const bool free =
-      mgl_mbarrier_test(&w->block->empty[at % MGL_WIDE_STAGES], (at / MGL_WIDE_STAGES & 1) ^ 1);
-  return __all_sync(0xffffffffu, free) != 0;
-}
-
-// Until the linear's event is activated: asks for weights. Returns the stages of the ring that it
-// has asked for, *open: whether the launch goes on.
-MGL_DEVICE uint32_t mgl_wide_ask_ahead(mgl_wide_worker *w, const mgl_wide_slot *slot,
-                                       const mgl_wide_source *source, uint32_t stages, bool *open) {
-  // What is made of codes is not there before the event.
-  const bool there = !MGL_HAS_CODES || (slot->op.flags & MGL_WIDE_WIDENED) == 0;
-  const uint32_t ring = there ? mgl_wide_least(stages, MGL_WIDE_STAGES) : 0;
-  uint32_t asked = 0;                                          // stages of the ring
-  uint32_t fetched = ring * MGL_WIDE_COLUMNS - source->lacks;  // columns for the L2 end here
-  const uint32_t most = mgl_wide_least(source->columns, fetched + source->ahead);
-  uint32_t due = (uint32_t)clock();
-  mgl_wide_state state;
-  while ((state = mgl_wide_look(w, &slot->step)) == MGL_WIDE_CLOSED) {
-    const uint32_t now = __shfl_sync(0xffffffffu, (uint32_t)clock(), 0);
-    while (asked < ring && (int32_t)(now - due) >= 0 && mgl_wide_has_stage(w, w->stage + asked)) {
-      mgl_wide_load_weights(w, source, w->stage + asked, asked);
-      asked++;
-      due = now + MGL_WIDE_COLUMNS * source->pace;
-    }
-    if (asked == ring && fetched < most && (int32_t)(now - due) >= 0) {
-      const uint32_t end = mgl_wide_least(most, fetched + MGL_WIDE_COLUMNS);
-      mgl_wide_prefetch_weights(w, source, fetched, end);
-      fetched = end;
-      due = now + MGL_WIDE_COLUMNS * source->pace;
-    }
-  }
-  *open = state == MGL_WIDE_OPEN;
-  return asked;
-}
-
-// Until it is known which rows a tile of experts has. False: the launch was ended.
-MGL_DEVICE bool mgl_wide_find_rows(mgl_wide_worker *w, const mgl_wide_slot *slot) {
-  if (!mgl_wide_wait_event(w, &slot->step)) {
-    return false;
-  }
-  if (w->lane == 0) {
-    const uint32_t number = slot->step.begin / (slot->op.k_padded / MGL_WIDE_K);
-    const uint32_t at = number / mgl_wide_feature_tiles(mgl_wide_row_blocks(&slot->op));
-    w->block->expert_tiles[w->slot] = slot->with.experts.tiles[at];
-  }
-  __syncwarp();
-  return true;
-}
-
-// A linear: weights ahead, then the event, then the rest. False: the launch was ended.
-MGL_DEVICE bool mgl_wide_produce_linear(mgl_wide_worker *w, const mgl_wide_slot *slot) {
-  if (mgl_wide_is_of_experts(slot->op.kind) && !mgl_wide_find_rows(w, slot)) {
-    return false;
-  }
-  const mgl_wide_tile tile = mgl_wide_tile_of(w, slot);
-  const mgl_wide_source source = mgl_wide_source_of(slot, &tile);
-  const uint32_t count = mgl_wide_ring_stages(source.columns, source.lacks);
-  bool open = true;
-  const uint32_t ahead = mgl_wide_ask_ahead(w, slot, &source, count, &open);
-  if (!open) {
-    return false;
-  }
-  if (w->lane == 0) {
-    mgl_mbarrier_arrive(&w->block->go[w->slot]);
-  }
-  for (uint32_t i = 0; i < ahead; i++) {
-    mgl_wide_load_x(w, &source, w->stage + i, i);
-  }
-  for (uint32_t i = ahead; i < count; i++) {
-    mgl_wide_wait_stage(w, w->stage + i);
-    mgl_wide_load_weights(w, &source, w->stage + i, i);
-    mgl_wide_load_x(w, &source, w->stage + i, i);
-  }
-  w->stage += count;
-  return true;
-}
-
-// One warp: finds the tiles of tokens with rows whose logits are wanted.
-MGL_DEVICE void mgl_wide_find_wanted(const mgl_wide_worker *w) {
-  const mgl_wide_plan *plan = w->run->plan;
-  constexpr uint32_t tiles = MGL_MAX_ITERATION_TOKENS / MGL_WIDE_TILE_TOKENS;
-  static_assert(tiles <= 32, "a bit each");
-  uint32_t mask = 0;
-  for (uint32_t i = w->lane; i < w->block->logit_rows; i += 32) {
-    mask |= 1u << plan->logit_rows[i] / MGL_WIDE_TILE_TOKENS;
-  }
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) {
-    mask |= __shfl_xor_sync(0xffffffffu, mask, offset);
-  }
-  if (w->lane < tiles && (mask >> w->lane & 1) != 0) {
-    w->block->wanted[__popc(mask & ((1u << w->lane) - 1))] = (uint8_t)w->lane;
-  }
-  if (w->lane == 0) {
-    w->block->wanted_count = (uint32_t)__popc(mask);
-  }
-  __syncwarp();
-}
-
-// Linears behind the last attention have steps for all tiles of tokens, but few of these are
-// wanted. The wanted ones come first in the line of tiles, so that all workers have the same number
-// of them, but for one; who has none has nothing to do: its begin is its end.
-MGL_DEVICE void mgl_wide_pick_tile(const mgl_wide_block *block, mgl_wide_slot *slot) {
-  const mgl_cuda_op *op = &slot->op;
-  const bool picks = (op->flags & MGL_WIDE_WANTED) != 0;
-  const uint32_t there =
-      picks ? block->wanted_count
-            : (block->logit_rows + MGL_WIDE_TILE_TOKENS - 1) / MGL_WIDE_TILE_TOKENS;
-  const uint32_t tiles = op->tokens / MGL_WIDE_TILE_TOKENS;  // of tokens
-  const uint32_t k_stages = op->k_padded / MGL_WIDE_K, begin = slot->step.begin;
-  const uint32_t number = begin / k_stages;
-  if (number >= mgl_wide_feature_tiles(mgl_wide_row_blocks(op)) * there) {
-    slot->step.end = begin;
-    return;
-  }
-  const uint32_t token = picks ? block->wanted[number % there] : number % there;
-  slot->step.begin = (number / there * tiles + token) * k_stages + begin % k_stages;
-  slot->step.end += slot->step.begin - begin;
-}
-
-// Copies a step and its op into the slot, once that is free.
-MGL_DEVICE const mgl_wide_slot *mgl_wide_fill_slot(mgl_wide_worker *w, uint32_t at) {
-  mgl_wide_slot *slot = &w->block->slots[w->slot];
-  const mgl_cuda_step *step = &w->run->steps[at];
-  const uint4 *op = (const uint4 *)&w->run->ops[step->op];
-  const uint32_t op_pieces = sizeof(mgl_wide_op) / 16;
-  static_assert(sizeof(mgl_wide_op) % 16 == 0 && sizeof(mgl_cuda_step) == 32, "16-byte pieces");
-  static_assert(sizeof(mgl_wide_slot) == sizeof(mgl_wide_op) + 32, "one behind the other");
-  static_assert(op_pieces + 2 <= 32, "a lane copies one");
-  mgl_mbarrier_wait(&w->block->stored[w->slot], w->parity ^ 1);
-  mgl_mbarrier_wait(&w->block->factored[w->slot], w->parity ^ 1);
-  if (w->lane < op_pieces) {
-    ((uint4 *)slot)[w->lane] = op[w->lane];
-  } else if (w->lane < op_pieces + 2) {
-    ((uint4 *)&slot->step)[w->lane - op_pieces] = ((const uint4 *)step)[w->lane - op_pieces];
-  }
-  __syncwarp();
-  if (MGL_RANKS == 1 && w->block->wanted_count == 0 && (slot->op.flags & MGL_WIDE_WANTED) != 0) {
-    mgl_wide_find_wanted(w);
-  }
-  if (w->lane == 0) {
-    slot->step.task = at;  // its number in the list
-    const bool linear = mgl_op_kind_is_linear(slot->op.kind);
-    const bool picks = (slot->op.flags & MGL_WIDE_WANTED) != 0;
-    if (MGL_RANKS == 1 && linear && (picks || slot->op.kind == MGL_OP_LOGITS)) {
-      mgl_wide_pick_tile(w->block, slot);
-    }
-  }
-  if (w->lane == 0 && mgl_wide_has_attention(&slot->op)) {
-    slot->with.attention.block_tables = w->run->block_tables;  // the plan's
-  }
-  __syncwarp();
-  return slot;
-}
-
-// A task that is none of a linear. False: the launch was ended.
-MGL_DEVICE bool mgl_wide_produce_other(mgl_wide_worker *w, const mgl_wide_slot *slot) {
-  const bool early = mgl_wide_begins_early(slot->op.kind);
-  const uint32_t before = w->slot ^ 1;
-  if (slot->op.kind == MGL_OP_ATTEND) {
-    mgl_wide_prefetch_pages(w, &slot->with.attention);
-    __syncwarp();
-  }
-  if (early) {  // nobody reads the ring any more
-    mgl_mbarrier_wait(&w->block->done[before], before == 0 ? w->parity : w->parity ^ 1);
-  } else if (!mgl_wide_wait_event(w, &slot->step)) {
-    return false;
-  }
-  if (w->lane == 0) {
-    mgl_mbarrier_arrive(&w->block->go[w->slot]);
-  }
-  if (mgl_wide_takes_ring(slot->op.kind)) {
-    mgl_mbarrier_wait(&w->block->stored[w->slot], w->parity);
-    mgl_proxy_fence();
-  }
-  return true;
-}
-
-MGL_DEVICE void mgl_wide_produce(mgl_wide_worker *w) {
-  const uint32_t first = mgl_wide_uniform(w->run->step_start[blockIdx.x]);
-  const uint32_t end = mgl_wide_uniform(w->run->step_start[blockIdx.x + 1]);
-  uint32_t at = first;
-  bool ok = true;
-  for (; at < end && ok; at++) {
-    const mgl_wide_slot *slot = mgl_wide_fill_slot(w, at);
-    ok = mgl_op_kind_is_linear(mgl_wide_uniform(slot->op.kind)) ? mgl_wide_produce_linear(w, slot)
-                                                                : mgl_wide_produce_other(w, slot);
-    mgl_wide_next_slot(w);
-  }
-  __syncwarp();
-  if (w->lane == 0) {
-    w->block->given = at - first + (ok ? 1 : 0);
-    w->block->stop = 1;
-  }
-}
-
 // --- the storer ----------------------------------------------------------------------------------
 
 // Stores what gate_up staged, a tile of a column of x.
@@ -757,7 +547,7 @@ MGL_DEVICE void mgl_wide_store(mgl_wide_worker *w) {
     if (slot->op.kind == MGL_OP_GATE_UP || mgl_wide_is_up(slot->op.kind)) {
       mgl_wide_store_staged(w, slot);
     }
-    if (slot->step.trigger_event != MGL_NO_EVENT) {
+    if (slot->step.trigger_event != MGL_NO_EVENT && !mgl_wide_has_more(w, slot)) {
       mgl_add_release(&w->block->counters[slot->step.trigger_event], 1);
     }
     mgl_mbarrier_arrive(&w->block->stored[w->slot]);

@@ -12,6 +12,7 @@
 
 #include "kernels/cuda/linear/wide_gemm_mma.cuh"
 #include "kernels/cuda/roles/wide_factors.cuh"
+#include "kernels/cuda/roles/wide_producer.cuh"
 #include "kernels/cuda/roles/wide_ranks.cuh"
 #include "kernels/cuda/roles/wide_worker.cuh"
 
@@ -28,7 +29,8 @@ static __device__ void mgl_wide_block_init(mgl_wide_block *block) {
 // Fills the slot with step `at`. All threads get it.
 MGL_DEVICE const mgl_wide_slot *mgl_wide_take_step(mgl_wide_worker *w, uint32_t at) {
   if (w->warp == 0) {
-    (void)mgl_wide_fill_slot(w, at);
+    mgl_wide_known known = {{0, 0, 0, 0}, UINT32_MAX, MGL_NO_EVENT};
+    (void)mgl_wide_fill_slot(w, at, at, at + 1, &known);
   }
   mgl_sync_wide_consumers();
   return &w->block->slots[w->slot];

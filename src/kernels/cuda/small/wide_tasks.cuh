@@ -155,7 +155,7 @@ MGL_DEVICE void mgl_wide_store_weighed(const mgl_wide_reach *reach, const mgl_cu
 }
 
 // The sums of squares of a range, from those of the lane's two tokens.
-MGL_DEVICE void mgl_wide_store_squares(const mgl_wide_reach *reach, const mgl_cuda_op *op,
+MGL_DEVICE void mgl_wide_store_squares(const mgl_wide_reach *reach, float *out, uint32_t rows,
                                        uint32_t unit, uint32_t range, uint32_t lane,
                                        float sums[2]) {
   for (int offset = 4; offset < 32; offset *= 2) {
@@ -163,7 +163,7 @@ MGL_DEVICE void mgl_wide_store_squares(const mgl_wide_reach *reach, const mgl_cu
     sums[1] += __shfl_xor_sync(0xffffffffu, sums[1], offset);
   }
   if (lane < 4) {
-    float *squares = (float *)op->residual + (size_t)range * op->row_tiles + unit * 8 + lane * 2;
+    float *squares = out + (size_t)range * rows + unit * 8 + lane * 2;
     if (MGL_RANKS == 1 || reach->over == nullptr) {
       *(float2 *)squares = make_float2(sums[0], sums[1]);
     } else {
@@ -233,7 +233,7 @@ MGL_DEVICE void mgl_wide_weigh(const mgl_wide_reach *reach, const mgl_cuda_op *o
       }
     }
   }
-  mgl_wide_store_squares(reach, op, unit, range, lane, sums);
+  mgl_wide_store_squares(reach, (float *)op->residual, op->row_tiles, unit, range, lane, sums);
 }
 
 // Weighs a range that has all its features, to the same bits as mgl_wide_weigh, without a branch
@@ -298,7 +298,7 @@ MGL_DEVICE void mgl_wide_weigh_whole(const mgl_wide_reach *reach, const mgl_cuda
                            v[i + 1], weights + 2 * (at + i));
     }
   }
-  mgl_wide_store_squares(reach, op, unit, range, lane, sums);
+  mgl_wide_store_squares(reach, (float *)op->residual, op->row_tiles, unit, range, lane, sums);
 }
 
 // A quarter of a range that has all its features, of eight tokens, by one of four warps, where

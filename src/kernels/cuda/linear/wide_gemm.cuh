@@ -14,7 +14,7 @@
 enum {
   MGL_WIDE_SUMS = MGL_WIDE_TILE_TOKENS / 2,  // of a thread: of two features
   // Products of experts' tiles, many of which are far from full, are of so many tokens each, and
-  // those whose tokens are not there are left out (docs/log/298).
+  // those whose tokens are not there are left out (docs/log/300).
   MGL_WIDE_PART_TOKENS = MGL_WIDE_LEAST_TILE,
   MGL_WIDE_PARTS = MGL_WIDE_EXPERTS ? MGL_WIDE_TILE_TOKENS / MGL_WIDE_PART_TOKENS : 1,
 };

@@ -1,6 +1,6 @@
 // The producer of a wide worker's block: it walks the block's list, hands each step over, and fills
 // the ring of stages. Where steps or tiles of an op follow each other, all that it needs for the
-// next one is known before, so that the ring never waits for a trip to memory (docs/log/298).
+// next one is known before, so that the ring never waits for a trip to memory (docs/log/300).
 #ifndef MGL_KERNELS_CUDA_ROLES_WIDE_PRODUCER_CUH
 #define MGL_KERNELS_CUDA_ROLES_WIDE_PRODUCER_CUH
 

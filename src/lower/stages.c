@@ -37,17 +37,12 @@ typedef struct builder {
   bool weighed;     // that linear does the norm too
   bool turned;      // its parts go to the ranks whose rows they are
   bool rotated;     // qkv_proj does the rotation too
-  // The rotation of own rows is done beside so many tiles, qkv_proj's last; 0: it is not.
-  uint32_t beside;
+  uint32_t beside;  // so many tiles, qkv_proj's last, own rows are rotated; 0: they are not
   uint32_t region_read[MGL_WIDENED_COUNT];  // the end of the last stage that read it
   uint32_t shared_tiles;                    // so far
   uint64_t part_bytes;                      // most bytes of the sums of a linear's steps
   uint64_t inbox_bytes;                     // and of those of all ranks
 } builder;
-
-static uint32_t ceil_div(uint32_t a, uint32_t b) {
-  return (a + b - 1) / b;
-}
 
 uint32_t mgl_stages_ranks(const mgl_graph *program, const mgl_op *op) {
   uint32_t ranks = op->kind == MGL_OP_LINEAR_ADD ? (uint32_t)op->attrs[MGL_ATTR_OVER] : (uint32_t)0;
@@ -64,16 +59,7 @@ uint32_t mgl_stages_others(const mgl_schedule_op *op, uint32_t trigger) {
   if ((op->flags & (MGL_WIDE_OVER | MGL_WIDE_WEIGHS)) != MGL_WIDE_OVER) {
     return MGL_NO_EVENT;
   }
-  const bool apart = op->kind == MGL_OP_RMSNORM && (op->flags & MGL_WIDE_TURNED) != 0;
-  return apart ? trigger + 1 : trigger;
-}
-
-static bool has_ranks(const mgl_graph *program) {
-  bool any = false;
-  for (size_t i = 0; i < program->op_count; i++) {
-    any = any || mgl_stages_ranks(program, &program->ops[i]) > 1;
-  }
-  return any;
+  return trigger + (op->kind == MGL_OP_RMSNORM && (op->flags & MGL_WIDE_TURNED) != 0 ? 1 : 0);
 }
 
 static void set_ready(builder *b, uint32_t event) {
@@ -221,7 +207,7 @@ static uint32_t wanted_flag(const builder *b, const mgl_op *op) {
 // Whether a stage's end and an idle worker cost more than what sharing tiles of the graph does.
 static bool has_few_tokens(const builder *b) {
   return b->options->tokens == b->options->tile_tokens ||
-         (b->options->tokens <= MGL_WIDE_MOST_TILE && !has_ranks(b->program));
+         (b->options->tokens <= MGL_WIDE_MOST_TILE && !mgl_stages_have_ranks(b->program));
 }
 
 // Whether a qkv_proj can do the rotation: heads lie within tiles.
@@ -239,8 +225,8 @@ enum { JOIN_STAGES = 16 };  // of k, below which joining steps of a tile costs m
 static bool is_resumed(const builder *b, const mgl_op *op, uint32_t tiles, uint32_t k_stages) {
   const uint32_t workers = b->options->workers, last = tiles % workers;
   const bool can = b->options->tile_tokens == MGL_WIDE_MOST_TILE && tiles > workers && last > 0 &&
-                   op->kind != MGL_OP_LOGITS && !has_few_tokens(b) && !has_ranks(b->program) &&
-                   wanted_flag(b, op) == 0;
+                   op->kind != MGL_OP_LOGITS && !has_few_tokens(b) &&
+                   !mgl_stages_have_ranks(b->program) && wanted_flag(b, op) == 0;
   return can && (uint64_t)(workers - last) * k_stages > (uint64_t)workers * JOIN_STAGES;
 }
 
@@ -266,7 +252,7 @@ static tile_cut cut_of(const builder *b, const mgl_op *op, uint32_t tiles, uint3
   if (joins && most >= MGL_STAGES_JOINED) {
     return (tile_cut){SPLIT, MGL_STAGES_JOINED};
   }
-  uint64_t slots = (uint64_t)ceil_div(tiles, workers) * workers;
+  uint64_t slots = (uint64_t)mgl_ceil_div(tiles, workers) * workers;
   bool idle = slots * 100 > tiles * (UINT64_C(100) + MOST_IDLE);
   if (is_resumed(b, op, tiles, k_stages)) {
     return (tile_cut){RESUMED, 1};
@@ -288,7 +274,8 @@ static uint64_t linear_cycles(const builder *b, const mgl_op *op) {
   mgl_packed_matrices m = mgl_packed_matrices_of(b->program, op);
   uint32_t rows = op->kind == MGL_OP_LOGITS ? mgl_stages_gathered_rows(o) : o->tokens;
   uint32_t k_stages = m.k_padded / MGL_WIDE_K;
-  uint32_t tiles = ceil_div(m.row_blocks, MGL_WIDE_FEATURE_BLOCKS) * ceil_div(rows, o->tile_tokens);
+  uint32_t tiles =
+      mgl_ceil_div(m.row_blocks, MGL_WIDE_FEATURE_BLOCKS) * mgl_ceil_div(rows, o->tile_tokens);
   tile_cut cut = cut_of(b, op, tiles, k_stages);
   uint64_t weights = UINT64_C(2) * MGL_WIDE_FEATURES * MGL_WIDE_K;  // bytes of a stage
   uint64_t cycles = (uint64_t)MGL_WIDE_FEATURES * MGL_WIDE_K * o->tile_tokens / PRODUCTS;
@@ -296,9 +283,9 @@ static uint64_t linear_cycles(const builder *b, const mgl_op *op) {
   uint64_t memory = weights * 100 * o->tile_tokens / rows / MEMORY_PERCENT;
   cycles = copies > cycles ? copies : cycles;
   cycles = memory > cycles ? memory : cycles;
-  uint64_t stages = cut.how == EVEN ? ceil_div(tiles * k_stages, o->workers)
-                                    : (uint64_t)ceil_div(tiles * cut.passes, o->workers) *
-                                          ceil_div(k_stages, cut.passes);
+  uint64_t stages = cut.how == EVEN ? mgl_ceil_div(tiles * k_stages, o->workers)
+                                    : (uint64_t)mgl_ceil_div(tiles * cut.passes, o->workers) *
+                                          mgl_ceil_div(k_stages, cut.passes);
   uint64_t sums =
       cut.how == SPLIT ? UINT64_C(2) * 4 * MGL_WIDE_FEATURES * o->tile_tokens / SUMS : 0;
   return stages * cycles + sums;
@@ -313,7 +300,7 @@ uint32_t mgl_stages_tile_tokens(const mgl_graph *program, uint32_t tokens, uint3
   if (of_experts != 0) {
     return of_experts;
   }
-  if (tokens > MGL_WIDE_MOST_TILE || has_ranks(program)) {
+  if (tokens > MGL_WIDE_MOST_TILE || mgl_stages_have_ranks(program)) {
     return best;
   }
   for (uint32_t tile = best; tile >= MGL_WIDE_LEAST_TILE; tile /= 2) {
@@ -504,7 +491,8 @@ static void add_turned_steps(builder *b, uint32_t idx, const mgl_schedule_op *op
 static bool own_tiles_last(const builder *b, const mgl_op *linear) {
   const uint32_t blocks = mgl_packed_matrices_of(b->program, linear).row_blocks;
   const uint32_t tiles = b->options->tokens / b->options->tile_tokens / ranks_of_sums(b);
-  return ceil_div(blocks, MGL_WIDE_FEATURE_BLOCKS) * (tiles / chains_of(b)) >= b->options->workers;
+  return mgl_ceil_div(blocks, MGL_WIDE_FEATURE_BLOCKS) * (tiles / chains_of(b)) >=
+         b->options->workers;
 }
 
 // A linear_add, chain by chain: the first one's parts travel behind the second one's products, the
@@ -534,7 +522,7 @@ static void add_turned_norm(builder *b, uint32_t idx, const mgl_schedule_op *nor
   const uint32_t chains = chains_of(b), all = b->options->workers;
   const uint32_t fewer = all - before % all;
   const uint32_t begin = norm->units / chains * chain, units = norm->units / chains;
-  const bool fits = ceil_div(units, fewer * MGL_WIDE_CONSUMER_WARPS) * UNIT_STAGES <= k_stages;
+  const bool fits = mgl_ceil_div(units, fewer * MGL_WIDE_CONSUMER_WARPS) * UNIT_STAGES <= k_stages;
   const uint32_t workers = fits ? fewer : all, count = units < workers ? units : workers;
   const uint32_t end = b->event_count;
   b->event_count += 2;  // mgl_stages_others
@@ -594,7 +582,7 @@ static void add_turned_linear(builder *b, const mgl_schedule_op *norm, const mgl
 static mgl_schedule_op norm_before(const builder *b, const mgl_op *op, uint32_t k, uint32_t rows) {
   const bool gathers = op->kind == MGL_OP_LOGITS;
   mgl_schedule_op norm =
-      simple(b, MGL_OP_RMSNORM, op, rows / UNIT_TOKENS * ceil_div(k, MGL_WIDE_NORM_RANGE));
+      simple(b, MGL_OP_RMSNORM, op, rows / UNIT_TOKENS * mgl_ceil_div(k, MGL_WIDE_NORM_RANGE));
   norm.rows = rows;
   norm.splits = b->splits;
   norm.flags =
@@ -624,8 +612,8 @@ static void add_linear(builder *b, const mgl_op *op) {
   }
   mgl_schedule_op out = simple(b, op->kind, op, 0);
   out.rows = rows;
-  out.tiles =
-      ceil_div(m.row_blocks, MGL_WIDE_FEATURE_BLOCKS) * ceil_div(rows, b->options->tile_tokens);
+  out.tiles = mgl_ceil_div(m.row_blocks, MGL_WIDE_FEATURE_BLOCKS) *
+              mgl_ceil_div(rows, b->options->tile_tokens);
   out.units = out.tiles * k_stages;
   tile_cut cut = cut_of(b, op, out.tiles, k_stages);
   share_tiles(b, op, &cut, &out);
@@ -664,9 +652,10 @@ static void add_experts(builder *b, const mgl_op *op) {
   const uint32_t tokens = b->options->tokens;
   const mgl_stages_mixture m = mgl_stages_mixture_of(b->program, op);
   const uint32_t row = (uint32_t)mgl_tensor_row_elements(&b->program->tensors[op->output]);
-  mgl_schedule_op around = simple(
-      b, (mgl_op_kind)m.around, op,
-      m.up ? tokens / MGL_WIDE_ROUTED : tokens / UNIT_TOKENS * ceil_div(row, MGL_WIDE_NORM_RANGE));
+  mgl_schedule_op around =
+      simple(b, (mgl_op_kind)m.around, op,
+             m.up ? tokens / MGL_WIDE_ROUTED
+                  : tokens / UNIT_TOKENS * mgl_ceil_div(row, MGL_WIDE_NORM_RANGE));
   if (m.up) {
     add_spread(b, &around);
     end_stage(b);
@@ -676,7 +665,7 @@ static void add_experts(builder *b, const mgl_op *op) {
   }
   add_expert_linear(b, op);
   if (!m.up) {
-    const mgl_op *next = linear_behind(b, op);
+    const mgl_op *next = linear_from(b, op + 1);
     b->weighed = row % MGL_WIDE_NORM_RANGE == 0 && next->kind != MGL_OP_LOGITS;
     around.flags = b->weighed ? MGL_WIDE_WEIGHS : 0;
     around.with = b->weighed ? (uint32_t)(next - b->program->ops) : MGL_NO_OP;

@@ -13,10 +13,16 @@ enum {
   MGL_STAGES_CHAINS = 2,      // halves of the tokens, where tiles are turned
 };
 
+static inline uint32_t mgl_ceil_div(uint32_t a, uint32_t b) {
+  return (a + b - 1) / b;
+}
+
 // Whether stages have kernels for all ops of a program that mgl_fuse_ops_cuda made.
 bool mgl_stages_cover(const mgl_graph *program);
 // The first op that they have no kernel for, or MGL_NO_OP.
 uint32_t mgl_stages_lacking(const mgl_graph *program);
+// Whether any op is done for, or with, other ranks.
+bool mgl_stages_have_ranks(const mgl_graph *program);
 // Whether linears have the same tiles of tokens at any number of these: neither are rows shared out
 // over ranks, nor sorted by expert.
 bool mgl_stages_are_plain(const mgl_graph *program);

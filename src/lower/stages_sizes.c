@@ -3,12 +3,8 @@
 #include "twin/wide_layout.h"
 #include "twin/wide_run.h"
 
-static uint32_t ceil_div(uint32_t a, uint32_t b) {
-  return (a + b - 1) / b;
-}
-
 uint64_t mgl_stages_stream_bytes(uint32_t tokens, uint32_t hidden) {
-  return (uint64_t)tokens * ceil_div(hidden, MGL_WIDE_K) * MGL_WIDE_K * sizeof(float);
+  return (uint64_t)tokens * mgl_ceil_div(hidden, MGL_WIDE_K) * MGL_WIDE_K * sizeof(float);
 }
 
 bool mgl_stages_turn(const mgl_stages_options *o, uint32_t ranks) {
@@ -21,6 +17,6 @@ uint32_t mgl_stages_resumed_tiles(uint32_t tiles, uint32_t workers) {
 }
 
 uint32_t mgl_stages_gathered_rows(const mgl_stages_options *o) {
-  uint32_t rows = ceil_div(o->logit_rows, o->tile_tokens) * o->tile_tokens;
+  uint32_t rows = mgl_ceil_div(o->logit_rows, o->tile_tokens) * o->tile_tokens;
   return rows < o->tokens ? rows : o->tokens;
 }

@@ -12,10 +12,6 @@
 
 // --- ops -----------------------------------------------------------------------------------------
 
-static uint32_t ceil_div(uint32_t a, uint32_t b) {
-  return (a + b - 1) / b;
-}
-
 static mgl_stages_options options_of(const mgl_schedule *s) {
   return (mgl_stages_options){.tokens = s->tokens,
                               .tile_tokens = s->tile_tokens,
@@ -50,7 +46,7 @@ static uint32_t tiles_of(const mgl_verifier *v, const mgl_schedule_op *op, uint3
   if (op->kind != (uint32_t)of->kind || m.count == 0 || m.experts != 0) {
     return 0;
   }
-  return ceil_div(m.row_blocks, MGL_WIDE_FEATURE_BLOCKS) * ceil_div(rows, s->tile_tokens);
+  return mgl_ceil_div(m.row_blocks, MGL_WIDE_FEATURE_BLOCKS) * mgl_ceil_div(rows, s->tile_tokens);
 }
 
 // Units of an op of stages, by its own numbers (twin/wide_run.h).
@@ -75,7 +71,7 @@ static mgl_status check_stage_units(const mgl_verifier *v, uint32_t idx, mgl_err
       units = mgl_stages_panels(v->program, of);
       break;
     case MGL_OP_RMSNORM:
-      units = rows / 8 * ceil_div(m.k, MGL_WIDE_NORM_RANGE);
+      units = rows / 8 * mgl_ceil_div(m.k, MGL_WIDE_NORM_RANGE);
       units /= (op->flags & MGL_WIDE_TURNED) != 0 ? ranks_of(v, op) : 1;
       break;
     default:
@@ -88,7 +84,7 @@ static mgl_status check_stage_units(const mgl_verifier *v, uint32_t idx, mgl_err
     units = s->worker_count;  // shares of the tiles
   } else if (mixture.experts != 0 && op->kind == mixture.around) {
     units = mixture.up ? s->tokens / MGL_WIDE_ROUTED
-                       : s->tokens / 8 * ceil_div(row, MGL_WIDE_NORM_RANGE);
+                       : s->tokens / 8 * mgl_ceil_div(row, MGL_WIDE_NORM_RANGE);
   }
   if (op->units != units || op->rows != rows) {
     return mgl_schedule_wrong(err, "an op of a stage must have the rows and units of its kind", idx,

@@ -36,6 +36,14 @@ static inline mgl_graph *build_program(const mgl_config *config) {
   return graph;
 }
 
+// The program of a config.json, not fused.
+static inline mgl_graph *parsed_model(const char *json, size_t bytes, const char *name) {
+  mgl_config config;
+  mgl_generation generation;
+  MUST(mgl_config_parse(json, bytes, name, &config, &generation, &err));
+  return build_program(&config);
+}
+
 // Of a model with weights of codes, but for the last linear, fused for a GPU.
 static inline mgl_graph *coded_program(uint32_t hidden, uint32_t intermediate) {
   char json[1024];

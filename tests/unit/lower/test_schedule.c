@@ -33,14 +33,6 @@ enum { PROGRAMS = 200, MUTATIONS = 3000, SAMPLES = 2, MODEL_STEP = 1 };
 
 #define CONFIGS MGL_TEST_DATA "/../../bench/configs"
 
-// The program of a config.json, not fused.
-static mgl_graph *parsed_model(const char *json, size_t bytes, const char *name) {
-  mgl_config config;
-  mgl_generation generation;
-  MUST(mgl_config_parse(json, bytes, name, &config, &generation, &err));
-  return build_program(&config);
-}
-
 // Of bench/configs.
 static mgl_graph *bench_model(const char *name) {
   char path[512];

@@ -6,11 +6,6 @@
 
 #include "kernels/cuda/roles/wide_worker.cuh"
 
-// Sends what will be read soon to the L2.
-MGL_DEVICE void mgl_wide_prefetch(const void *from, uint32_t bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
-
 // Columns [begin, end) of the tile's weights, no more than a stage has.
 MGL_DEVICE void mgl_wide_prefetch_weights(const mgl_wide_worker *w, const mgl_wide_source *source,
                                           uint32_t begin, uint32_t end) {

@@ -322,6 +322,10 @@ static void set_rows(access_list *list, const mgl_schedule_op *s, uint32_t begin
     const uint32_t units = s->units / (s->rows / tile_tokens / ranks);  // of an own tile
     list->row_begin = begin / units * ranks;
     list->row_end = ((end - 1) / units + 1) * ranks;
+  } else if (s->kind == MGL_OP_ATTEND) {
+    const uint32_t middle = s->units / 2, half = list->row_end / 2;
+    list->row_begin = begin > middle ? half : 0;
+    list->row_end = end <= middle + 1 ? half : list->row_end;
   } else if (s->kind == MGL_OP_KV_WRITE) {
     list->row_begin = begin / tile_tokens;
     list->row_end = (end - 1) / tile_tokens + 1;
@@ -331,7 +335,28 @@ static void set_rows(access_list *list, const mgl_schedule_op *s, uint32_t begin
   }
 }
 
-static void add_stage_op(access_list *list, const mgl_schedule_op *s) {
+// Rows read keys and values of all rows before them. The steps between two phases have no rows; the
+// second one says that keys and values of the first phase's are there.
+static void add_attend(access_list *list, const mgl_schedule_op *s, uint32_t begin, uint32_t end) {
+  const mgl_op *op = &list->program->ops[s->op];
+  const bool turned = (s->flags & MGL_WIDE_TURNED) != 0;
+  const bool tells = turned && begin == s->units / 2 && end == begin + 1;
+  const bool waits = turned && begin + 1 == s->units / 2 && end == begin + 1;
+  if (waits) {
+    return;
+  }
+  const uint32_t first = list->row_begin;
+  list->row_begin = 0;
+  add_read(list, BUFFER_COUNT + op->inputs[1], op->inputs[1]);
+  list->row_begin = first;
+  if (!tells) {
+    add_read(list, BUFFER_Q, value_of(VALUE_ROTATED, 0, s->op));
+    add_write(list, BUFFER_ATTENDED, op->output);
+  }
+}
+
+static void add_stage_op(access_list *list, const mgl_schedule_op *s, uint32_t begin,
+                         uint32_t end) {
   const mgl_op *op = &list->program->ops[s->op];
   if (mgl_stages_mixture_of(list->program, op).experts != 0 && s->kind != MGL_OP_RMSNORM) {
     add_experts(list, s);
@@ -356,11 +381,7 @@ static void add_stage_op(access_list *list, const mgl_schedule_op *s) {
       add_read(list, BUFFER_QKV, op->inputs[0]);
       add_rotation(list, s->op);
       break;
-    case MGL_OP_ATTEND:
-      add_read(list, BUFFER_Q, value_of(VALUE_ROTATED, 0, s->op));
-      add_read(list, BUFFER_COUNT + op->inputs[1], op->inputs[1]);
-      add_write(list, BUFFER_ATTENDED, op->output);
-      break;
+    case MGL_OP_ATTEND: add_attend(list, s, begin, end); break;
     case MGL_OP_LINEAR_ADD: add_linear_add(list, s); break;
     default: add_normed_linear(list, s); break;
   }
@@ -375,7 +396,7 @@ uint32_t mgl_schedule_accesses(const mgl_graph *program, const mgl_schedule *sch
   const mgl_schedule_op *s = &schedule->ops[op_idx];
   if (schedule->lowering == MGL_LOWER_STAGES) {
     set_rows(&list, s, begin, end);
-    add_stage_op(&list, s);
+    add_stage_op(&list, s, begin, end);
     return list.count;
   }
   add_tile(&list, s->op, begin, end);
@@ -411,4 +432,128 @@ const char *mgl_access_buffer_name(const mgl_graph *program, const mgl_schedule 
     buffer -= BUFFER_COUNT;
   }
   return program->tensors[buffer].name;
+}
+
+// --- ranks, and what a step takes ----------------------------------------------------------------
+
+uint32_t mgl_stages_ranks(const mgl_graph *program, const mgl_op *op) {
+  uint32_t ranks = op->kind == MGL_OP_LINEAR_ADD ? (uint32_t)op->attrs[MGL_ATTR_OVER] : (uint32_t)0;
+  for (size_t i = 0; op->kind == MGL_OP_LOGITS && i < program->op_count; i++) {
+    const mgl_op *gather = &program->ops[i];
+    if (mgl_op_kind_is_exchange(gather->kind) && gather->inputs[0] == op->output) {
+      ranks = (uint32_t)gather->attrs[MGL_ATTR_RANKS];
+    }
+  }
+  return ranks > 1 ? ranks : 1;
+}
+
+uint32_t mgl_stages_others(const mgl_schedule_op *op, uint32_t trigger) {
+  if ((op->flags & (MGL_WIDE_OVER | MGL_WIDE_WEIGHS)) != MGL_WIDE_OVER) {
+    return MGL_NO_EVENT;
+  }
+  const bool apart = op->kind == MGL_OP_RMSNORM && (op->flags & MGL_WIDE_TURNED) != 0;
+  return apart ? trigger + 1 : trigger;
+}
+
+uint32_t mgl_stages_ranks_of_sums(const mgl_graph *program) {
+  uint32_t ranks = 1;
+  for (size_t i = 0; i < program->op_count && ranks == 1; i++) {
+    const mgl_op *op = &program->ops[i];
+    ranks = op->kind == MGL_OP_LINEAR_ADD ? mgl_stages_ranks(program, op) : ranks;
+  }
+  return ranks;
+}
+
+bool mgl_stages_has_ranks(const mgl_graph *program) {
+  bool any = false;
+  for (size_t i = 0; i < program->op_count; i++) {
+    any = any || mgl_stages_ranks(program, &program->ops[i]) > 1;
+  }
+  return any;
+}
+
+enum {               // times, in parts of what a stage of k takes (docs/log/289, 301)
+  STAGE = 1024,      // of a tile of MGL_WIDE_MOST_TILE tokens
+  TILE = 2800,       // of a tile, besides
+  TASK = 5000,       // of any other step, besides its units
+  NORM_UNIT = 1577,  // of a warp
+};
+
+// Of a step of a linear: whether its tile is of other ranks' tokens.
+static bool is_of_others(const mgl_schedule *s, const mgl_schedule_step *step, uint32_t ranks) {
+  const mgl_schedule_op *op = &s->ops[step->op];
+  const uint32_t tile = op->tiles == 0 ? 0 : step->begin / (op->units / op->tiles);
+  return op->tiles > 0 && tile % (op->rows / s->tile_tokens) % ranks != 0;
+}
+
+// What is taken first of a layer, of what may run: what is short and awaited by all, then what is
+// sent, then what leads to attention.
+static uint32_t turn_of(const mgl_schedule *s, const mgl_schedule_step *step, uint32_t ranks) {
+  const bool others = is_of_others(s, step, ranks);
+  switch (s->ops[step->op].kind) {
+    case MGL_OP_KV_WRITE: return 0;
+    case MGL_OP_RMSNORM: return 1;
+    case MGL_OP_LINEAR_ADD: return others ? 2 : 3;
+    case MGL_OP_QKV_PROJ: return others ? 4 : 5;
+    case MGL_OP_ATTEND: return 6;
+    default: return 7;
+  }
+}
+
+// Of all steps of attention's two phases, those of one: a prompt that has come from its begin on.
+static uint64_t attend_cost(const mgl_graph *program, const mgl_schedule *s,
+                            const mgl_schedule_op *op, bool second) {
+  const mgl_op *of = &program->ops[op->op];
+  const uint64_t head_dim = program->tensors[of->inputs[1]].dims[1].number;
+  const uint64_t row = mgl_tensor_row_elements(&program->tensors[of->output]);
+  const uint64_t tokens = s->tokens;
+  const uint64_t tiles = tokens / 2 * (row / head_dim) / MGL_WIDE_TILE_ROWS;
+  const uint64_t steps =
+      tokens * (second ? 3 : 1) / 4 / MGL_WIDE_TILE_STEP + MGL_WIDE_TILE_EXTRA;  // of each, mean
+  return tiles * steps * head_dim * 21 / s->worker_count;
+}
+
+static uint64_t cost_of(const mgl_graph *program, const mgl_schedule *s,
+                        const mgl_schedule_step *step) {
+  const mgl_schedule_op *op = &s->ops[step->op];
+  const mgl_op *of = &program->ops[op->op];
+  const uint64_t units = step->end - step->begin;
+  if (op->tiles > 0) {
+    return TILE + units * STAGE * s->tile_tokens / MGL_WIDE_MOST_TILE;
+  }
+  switch (op->kind) {
+    case MGL_OP_RMSNORM:
+      return TASK + (units + MGL_WIDE_CONSUMER_WARPS - 1) / MGL_WIDE_CONSUMER_WARPS * NORM_UNIT;
+    case MGL_OP_KV_WRITE:
+      return TASK + units * mgl_tensor_row_elements(&program->tensors[of->inputs[0]]) / 2;
+    case MGL_OP_ATTEND: {
+      const uint32_t middle = op->units / 2;
+      const bool has_rows = step->begin != middle && step->begin + 1 != middle;
+      return has_rows ? TASK + attend_cost(program, s, op, step->begin > middle) : TASK;
+    }
+    default: return TASK;
+  }
+}
+
+// Bytes that a step sends to each other rank.
+static uint64_t sent_bytes(const mgl_graph *program, const mgl_schedule *s,
+                           const mgl_schedule_step *step) {
+  const mgl_schedule_op *op = &s->ops[step->op];
+  if (op->kind == MGL_OP_LINEAR_ADD) {
+    return is_of_others(s, step, mgl_stages_ranks_of_sums(program))
+               ? (uint64_t)MGL_WIDE_FEATURES * s->tile_tokens * sizeof(float)
+               : 0;
+  }
+  return (uint64_t)(step->end - step->begin) * 8 * MGL_WIDE_NORM_RANGE * 2;  // of x, bf16
+}
+
+mgl_step_pace mgl_schedule_pace(const mgl_graph *program, const mgl_schedule *schedule,
+                                const mgl_schedule_step *step) {
+  const uint32_t kind = schedule->ops[step->op].kind;
+  const uint32_t ranks = mgl_stages_ranks_of_sums(program);
+  return (mgl_step_pace){.turn = turn_of(schedule, step, ranks),
+                         .time = cost_of(program, schedule, step),
+                         .bytes = sent_bytes(program, schedule, step),
+                         .opens = kind == MGL_OP_QKV_PROJ,
+                         .backwards = kind == MGL_OP_ATTEND};
 }

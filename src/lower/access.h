@@ -37,4 +37,17 @@ uint32_t mgl_schedule_accesses(const mgl_graph *program, const mgl_schedule *sch
 const char *mgl_access_buffer_name(const mgl_graph *program, const mgl_schedule *schedule,
                                    uint32_t buffer);
 
+// Of a step of stages, for their order (stages_order.c).
+typedef struct mgl_step_pace {
+  uint32_t turn;   // among steps of a layer that may run: the least is taken first
+  uint64_t time;   // that it takes, an estimate: a stage of k of the largest tiles takes 1024
+  uint64_t bytes;  // that it sends to each other rank, if it sends anything
+  bool opens;      // its op is the first one of a layer
+  bool backwards;  // steps of its op are taken from the last one on: who begins a unit of attention
+                   // may wait for who goes on with it
+} mgl_step_pace;
+
+mgl_step_pace mgl_schedule_pace(const mgl_graph *program, const mgl_schedule *schedule,
+                                const mgl_schedule_step *step);
+
 #endif

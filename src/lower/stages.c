@@ -15,140 +15,11 @@
 #include "lower/lower_parts.h"
 #include "lower/packed.h"
 #include "lower/stages.h"
+#include "lower/stages_builder.h"
 #include "twin/wide_layout.h"
 #include "twin/wide_run.h"
 
 enum { UNIT_TOKENS = 8 };  // of embed and of norms
-
-// Whose tiles of tokens a step of a turned op computes.
-typedef enum row_owner { ROWS_OF_OTHERS, ROWS_OF_OWN, ROW_OWNERS } row_owner;
-
-// A schedule under construction; in the first of two passes it is only counted.
-typedef struct builder {
-  const mgl_graph *program;
-  const mgl_stages_options *options;
-  mgl_schedule *out;  // its arrays are NULL while counting
-  uint32_t op_count, step_count, stage_count, event_count;
-  uint32_t stage_steps;  // of this stage so far; of turned tiles, of stages before it too
-  uint32_t event;        // that this stage's end is; MGL_NO_EVENT: it has none yet
-  // What steps wait for, of each chain of token tiles, of the other ranks' and this one's.
-  uint32_t ready[MGL_STAGES_CHAINS][ROW_OWNERS];
-  uint32_t splits;  // of the linear whose parts the next norm adds; 1: there are none
-  bool weighed;     // that linear does the norm too
-  bool turned;      // its parts go to the ranks whose rows they are
-  bool rotated;     // qkv_proj does the rotation too
-  uint32_t beside;  // so many tiles, qkv_proj's last, own rows are rotated; 0: they are not
-  uint32_t region_read[MGL_WIDENED_COUNT];  // the end of the last stage that read it
-  uint32_t shared_tiles;                    // so far
-  uint64_t part_bytes;                      // most bytes of the sums of a linear's steps
-  uint64_t inbox_bytes;                     // and of those of all ranks
-} builder;
-
-uint32_t mgl_stages_ranks(const mgl_graph *program, const mgl_op *op) {
-  uint32_t ranks = op->kind == MGL_OP_LINEAR_ADD ? (uint32_t)op->attrs[MGL_ATTR_OVER] : (uint32_t)0;
-  for (size_t i = 0; op->kind == MGL_OP_LOGITS && i < program->op_count; i++) {
-    const mgl_op *gather = &program->ops[i];
-    if (gather->kind == MGL_OP_ALL_GATHER && gather->inputs[0] == op->output) {
-      ranks = (uint32_t)gather->attrs[MGL_ATTR_RANKS];
-    }
-  }
-  return ranks > 1 ? ranks : 1;
-}
-
-uint32_t mgl_stages_others(const mgl_schedule_op *op, uint32_t trigger) {
-  if ((op->flags & (MGL_WIDE_OVER | MGL_WIDE_WEIGHS)) != MGL_WIDE_OVER) {
-    return MGL_NO_EVENT;
-  }
-  return trigger + (op->kind == MGL_OP_RMSNORM && (op->flags & MGL_WIDE_TURNED) != 0 ? 1 : 0);
-}
-
-static void set_ready(builder *b, uint32_t event) {
-  for (uint32_t chain = 0; chain < MGL_STAGES_CHAINS; chain++) {
-    b->ready[chain][ROWS_OF_OTHERS] = b->ready[chain][ROWS_OF_OWN] = event;
-  }
-}
-
-// The next op's steps wait for all of this stage, if it ends with one event. If not, they wait for
-// their chains only: then those workers go on who have had a tile less.
-static void end_stage(builder *b) {
-  if (b->event != MGL_NO_EVENT) {
-    set_ready(b, b->event);
-    b->stage_steps = 0;
-  }
-  b->event = MGL_NO_EVENT;
-  b->stage_count++;
-}
-
-// The event of this stage's end.
-static uint32_t end_event(builder *b) {
-  b->event = b->event == MGL_NO_EVENT ? b->event_count++ : b->event;
-  return b->event;
-}
-
-static void count_trigger(builder *b, uint32_t event) {
-  if (b->out->events != NULL && event != MGL_NO_EVENT) {
-    b->out->events[event].trigger_count++;
-  }
-}
-
-// A step of op number `idx`, which is or will be `op`.
-static void put_step(builder *b, uint32_t idx, const mgl_schedule_op *op, uint32_t worker,
-                     uint32_t begin, uint32_t end, uint32_t wait, uint32_t trigger) {
-  if (b->out->steps != NULL) {
-    const uint32_t others = mgl_stages_others(op, trigger);
-    b->out->steps[b->step_count] =
-        (mgl_schedule_step){.op = idx,
-                            .begin = begin,
-                            .end = end,
-                            .worker = worker,
-                            .wait = wait == MGL_NO_EVENT ? MGL_WAIT_NOTHING : MGL_WAIT_STAGE,
-                            .event = wait,
-                            .trigger = trigger};
-    count_trigger(b, trigger);
-    count_trigger(b, others == trigger ? MGL_NO_EVENT : others);
-  }
-  b->step_count++;
-}
-
-// A step of the op that add_op adds next, of all rows.
-static void add_step(builder *b, const mgl_schedule_op *op, uint32_t worker, uint32_t begin,
-                     uint32_t end) {
-  put_step(b, b->op_count, op, worker, begin, end, b->ready[0][ROWS_OF_OWN], end_event(b));
-  b->stage_steps++;
-}
-
-static void add_op(builder *b, const mgl_schedule_op *op) {
-  if (b->out->ops != NULL) {
-    b->out->ops[b->op_count] = *op;
-    b->out->ops[b->op_count].stage = b->stage_count;
-  }
-  b->op_count++;
-}
-
-// Steps of an op in this stage: `count` with equal shares of its units, in turn to the workers.
-static void add_steps(builder *b, const mgl_schedule_op *op, uint32_t count) {
-  for (uint32_t i = 0; i < count; i++) {
-    add_step(b, op, b->stage_steps % b->options->workers,
-             (uint32_t)((uint64_t)op->units * i / count),
-             (uint32_t)((uint64_t)op->units * (i + 1) / count));
-  }
-  add_op(b, op);
-}
-
-static void add_spread(builder *b, const mgl_schedule_op *op) {
-  add_steps(b, op, op->units < b->options->workers ? op->units : b->options->workers);
-}
-
-static mgl_schedule_op simple(const builder *b, mgl_op_kind kind, const mgl_op *op,
-                              uint32_t units) {
-  return (mgl_schedule_op){.kind = (uint32_t)kind,
-                           .op = (uint32_t)(op - b->program->ops),
-                           .with = MGL_NO_OP,
-                           .rows = b->options->tokens,
-                           .units = units,
-                           .splits = 1,
-                           .first_shared = MGL_NOT_SHARED};
-}
 
 // The first linear from `op` on, or NULL.
 static const mgl_op *linear_from(const builder *b, const mgl_op *op) {
@@ -207,7 +78,7 @@ static uint32_t wanted_flag(const builder *b, const mgl_op *op) {
 // Whether a stage's end and an idle worker cost more than what sharing tiles of the graph does.
 static bool has_few_tokens(const builder *b) {
   return b->options->tokens == b->options->tile_tokens ||
-         (b->options->tokens <= MGL_WIDE_MOST_TILE && !mgl_stages_have_ranks(b->program));
+         (b->options->tokens <= MGL_WIDE_MOST_TILE && !mgl_stages_has_ranks(b->program));
 }
 
 // Whether a qkv_proj can do the rotation: heads lie within tiles.
@@ -226,7 +97,7 @@ static bool is_resumed(const builder *b, const mgl_op *op, uint32_t tiles, uint3
   const uint32_t workers = b->options->workers, last = tiles % workers;
   const bool can = b->options->tile_tokens == MGL_WIDE_MOST_TILE && tiles > workers && last > 0 &&
                    op->kind != MGL_OP_LOGITS && !has_few_tokens(b) &&
-                   !mgl_stages_have_ranks(b->program) && wanted_flag(b, op) == 0;
+                   !mgl_stages_has_ranks(b->program) && wanted_flag(b, op) == 0;
   return can && (uint64_t)(workers - last) * k_stages > (uint64_t)workers * JOIN_STAGES;
 }
 
@@ -234,7 +105,7 @@ static bool is_resumed(const builder *b, const mgl_op *op, uint32_t tiles, uint3
 // there are workers for; and so with qkv_proj and the rotation. Other linears pay for joining two
 // parts of a tile: that is done where half of the workers would have nothing to do, and with few
 // tokens, or the small tiles of mixtures, where the last round of tiles would leave most workers
-// without one (docs/log/082, 298).
+// without one (docs/log/082, 300).
 static tile_cut cut_of(const builder *b, const mgl_op *op, uint32_t tiles, uint32_t k_stages) {
   enum { MOST_IDLE = 15 };  // percent of a tile's time
   bool joins = k_stages > JOIN_STAGES && op->kind != MGL_OP_LOGITS;
@@ -300,7 +171,7 @@ uint32_t mgl_stages_tile_tokens(const mgl_graph *program, uint32_t tokens, uint3
   if (of_experts != 0) {
     return of_experts;
   }
-  if (tokens > MGL_WIDE_MOST_TILE || mgl_stages_have_ranks(program)) {
+  if (tokens > MGL_WIDE_MOST_TILE || mgl_stages_has_ranks(program)) {
     return best;
   }
   for (uint32_t tile = best; tile >= MGL_WIDE_LEAST_TILE; tile /= 2) {
@@ -449,26 +320,39 @@ static void share_tiles(builder *b, const mgl_op *op, const tile_cut *cut, mgl_s
 // form chains, each with events of its own, so that the sums of a chain travel while the other's
 // products run.
 
-static uint32_t ranks_of_sums(const builder *b) {
-  uint32_t ranks = 1;
-  for (size_t i = 0; i < b->program->op_count && ranks == 1; i++) {
-    const mgl_op *op = &b->program->ops[i];
-    ranks = op->kind == MGL_OP_LINEAR_ADD ? mgl_stages_ranks(b->program, op) : ranks;
-  }
-  return ranks;
-}
-
 // Of the tiles of tokens; there are whole groups of a tile of each rank.
 static uint32_t chains_of(const builder *b) {
-  const uint32_t groups = b->options->tokens / b->options->tile_tokens / ranks_of_sums(b);
+  const uint32_t groups =
+      b->options->tokens / b->options->tile_tokens / mgl_stages_ranks_of_sums(b->program);
   return groups % MGL_STAGES_CHAINS == 0 ? MGL_STAGES_CHAINS : 1;
+}
+
+uint32_t mgl_stages_border(const mgl_graph *program, const mgl_stages_options *options) {
+  const builder b = {.program = program, .options = options};
+  const uint32_t ranks = mgl_stages_ranks_of_sums(program), chains = MGL_STAGES_CHAINS;
+  const uint32_t of_rows = options->tokens / options->tile_tokens;
+  // Chains of one tile of tokens for each rank have too little to hide what they wait for behind:
+  // with them Qwen3-8B took 6% longer for 1024 tokens (docs/log/301). Nor may steps of a tile wait for
+  // each other, which stand first in their stage.
+  bool can =
+      mgl_stages_turn(options, ranks) && of_rows / ranks >= 2 * chains && chains_of(&b) == chains;
+  for (const mgl_op *op = program->ops; op < program->ops + program->op_count && can; op++) {
+    const mgl_packed_matrices m = mgl_packed_matrices_of(program, op);
+    const uint32_t tiles = mgl_ceil_div(m.row_blocks, MGL_WIDE_FEATURE_BLOCKS) * of_rows;
+    can = mgl_stages_mixture_of(program, op).experts == 0;
+    if (can && m.count > 0 && op->kind != MGL_OP_LINEAR_ADD && op->kind != MGL_OP_LOGITS) {
+      can = cut_of(&b, op, tiles, m.k_padded / MGL_WIDE_K).passes == 1;
+    }
+  }
+  return can ? options->tokens / chains : 0;
 }
 
 // Steps of the linear that is added next, of the tiles of a chain that are this rank's, or others'.
 static void add_turned_steps(builder *b, uint32_t idx, const mgl_schedule_op *op,
                              const tile_cut *cut, uint32_t chain, row_owner owner,
                              uint32_t trigger) {
-  const uint32_t ranks = ranks_of_sums(b), of_rows = op->rows / b->options->tile_tokens;
+  const uint32_t ranks = mgl_stages_ranks_of_sums(b->program),
+                 of_rows = op->rows / b->options->tile_tokens;
   const uint32_t k_stages = op->units / op->tiles, chains = chains_of(b);
   const uint32_t first = of_rows / ranks * chain / chains * ranks;
   const uint32_t last = of_rows / ranks * (chain + 1) / chains * ranks;
@@ -486,11 +370,11 @@ static void add_turned_steps(builder *b, uint32_t idx, const mgl_schedule_op *op
   }
 }
 
-// Whether the first chain's own tiles of a linear are work for all workers, behind which the other
-// chain can wait for its parts and do its norm.
+// Whether the first chain's own tiles are work for all, behind which the other one's norm can wait.
 static bool own_tiles_last(const builder *b, const mgl_op *linear) {
   const uint32_t blocks = mgl_packed_matrices_of(b->program, linear).row_blocks;
-  const uint32_t tiles = b->options->tokens / b->options->tile_tokens / ranks_of_sums(b);
+  const uint32_t tiles =
+      b->options->tokens / b->options->tile_tokens / mgl_stages_ranks_of_sums(b->program);
   return mgl_ceil_div(blocks, MGL_WIDE_FEATURE_BLOCKS) * (tiles / chains_of(b)) >=
          b->options->workers;
 }
@@ -521,10 +405,10 @@ static void add_turned_norm(builder *b, uint32_t idx, const mgl_schedule_op *nor
   enum { UNIT_STAGES = 2 };
   const uint32_t chains = chains_of(b), all = b->options->workers;
   const uint32_t fewer = all - before % all;
-  const uint32_t begin = norm->units / chains * chain, units = norm->units / chains;
+  const uint32_t units = norm->units / chains, begin = units * chain, end = b->event_count;
   const bool fits = mgl_ceil_div(units, fewer * MGL_WIDE_CONSUMER_WARPS) * UNIT_STAGES <= k_stages;
-  const uint32_t workers = fits ? fewer : all, count = units < workers ? units : workers;
-  const uint32_t end = b->event_count;
+  const uint32_t workers = b->border > 0 ? mgl_ceil_div(all, 2) : fits ? fewer : all;
+  const uint32_t count = units < workers ? units : workers;
   b->event_count += 2;  // mgl_stages_others
   for (uint32_t i = 0; i < count; i++) {
     put_step(
@@ -544,12 +428,12 @@ static void add_turned_linear(builder *b, const mgl_schedule_op *norm, const mgl
   const bool attends = b->program->ops[op->op + 1].kind != MGL_OP_LINEAR_ADD;
   const uint32_t chains = chains_of(b), idx = b->op_count + 1, workers = b->options->workers;
   const uint32_t last = op->tiles * cut->passes % workers;  // tiles of the last round
-  b->beside = attends && 2 * last <= workers ? last : 0;
+  b->beside = attends && 2 * last <= workers && chains == 1 ? last : 0;
   const bool lasts = own_tiles_last(b, &b->program->ops[op->op]);
   uint32_t ends[MGL_STAGES_CHAINS][ROW_OWNERS];
   for (uint32_t i = 0; i < chains * ROW_OWNERS; i++) {
     ends[i / ROW_OWNERS][i % ROW_OWNERS] =
-        !attends || b->beside > 0 ? b->event_count++ : end_event(b);
+        !attends || b->beside > 0 || b->border > 0 ? b->event_count++ : end_event(b);
   }
   add_turned_norm(b, b->op_count, norm, 0, 0, 0);
   for (uint32_t chain = 0; chain < chains; chain++) {
@@ -571,6 +455,7 @@ static void add_turned_linear(builder *b, const mgl_schedule_op *norm, const mgl
   for (uint32_t i = 0; i < chains * ROW_OWNERS; i++) {
     b->ready[i / ROW_OWNERS][i % ROW_OWNERS] = ends[i / ROW_OWNERS][i % ROW_OWNERS];
   }
+  b->behind = attends ? b->behind : ends[chains - 1][ROWS_OF_OWN];
   add_op(b, norm);
   b->stage_count++;
   add_op(b, op);
@@ -589,7 +474,7 @@ static mgl_schedule_op norm_before(const builder *b, const mgl_op *op, uint32_t 
       (gathers ? MGL_WIDE_GATHERS : 0) | (b->turned ? MGL_WIDE_OVER | MGL_WIDE_SCATTERS : 0);
   if (b->turned && !gathers) {
     norm.flags |= MGL_WIDE_TURNED;
-    norm.units /= ranks_of_sums(b);
+    norm.units /= mgl_stages_ranks_of_sums(b->program);
   }
   norm.flags |= wanted_flag(b, op);
   return norm;
@@ -676,33 +561,69 @@ static void add_experts(builder *b, const mgl_op *op) {
 
 // --- all of it -----------------------------------------------------------------------------------
 
-// Steps of the rotation of the rows that an owner has, as many of each tile of tokens as `count`
-// workers can share.
-static void add_turned_rotation(builder *b, const mgl_schedule_op *op, row_owner owner,
-                                uint32_t count) {
-  const uint32_t ranks = ranks_of_sums(b), chains = chains_of(b), rows = b->options->tile_tokens;
-  const uint32_t tiles = b->options->tokens / rows, groups = tiles / ranks;
+// Steps of the rotation of a chain's rows that an owner has, which `count` workers share.
+static void add_turned_rotation(builder *b, const mgl_schedule_op *op, uint32_t chain,
+                                row_owner owner, uint32_t count, uint32_t trigger) {
+  const uint32_t ranks = mgl_stages_ranks_of_sums(b->program), chains = chains_of(b),
+                 rows = b->options->tile_tokens;
+  const uint32_t tiles = b->options->tokens / rows / chains, groups = tiles / ranks;
   const uint32_t owned = owner == ROWS_OF_OWN ? groups : tiles - groups;
   const uint32_t most = count / owned < rows ? count / owned : rows, steps = most > 0 ? most : 1;
-  for (uint32_t tile = 0; tile < tiles; tile++) {
+  for (uint32_t tile = chain * tiles; tile < (chain + 1) * tiles; tile++) {
     const row_owner is = tile % ranks == 0 ? ROWS_OF_OWN : ROWS_OF_OTHERS;
-    const uint32_t chain = tile / ranks * chains / groups;
     for (uint32_t i = 0; i < steps && is == owner; i++) {
       put_step(b, b->op_count, op, b->stage_steps++ % b->options->workers,
                tile * rows + rows * i / steps, tile * rows + rows * (i + 1) / steps,
-               b->ready[chain][owner], end_event(b));
+               b->ready[chain][owner], trigger);
     }
   }
 }
 
+// Attention in two phases: of the first chain's rows, whose keys and values are of that chain too,
+// and of the second one's, which wait for those of both. A step has one event; so a step of no rows
+// tells the second phase that the first chain's keys are there. Another one keeps the first chain
+// from being more than a layer ahead: all steps further apart than that are ordered.
+static void add_chained_attend(builder *b, mgl_schedule_op *rotation, mgl_schedule_op *attend) {
+  const uint32_t workers = b->options->workers, idx = b->op_count + 1;
+  uint32_t rotated[MGL_STAGES_CHAINS], ends[MGL_STAGES_CHAINS];
+  rotation->flags = attend->flags = MGL_WIDE_TURNED;
+  for (uint32_t chain = 0; chain < MGL_STAGES_CHAINS; chain++) {
+    rotated[chain] = b->event_count++;
+    ends[chain] = b->event_count++;
+    add_turned_rotation(b, rotation, chain, ROWS_OF_OWN, workers / 4, rotated[chain]);
+    add_turned_rotation(b, rotation, chain, ROWS_OF_OTHERS, workers / 4, rotated[chain]);
+  }
+  const uint32_t behind = b->behind != MGL_NO_EVENT ? b->behind : b->ready[0][ROWS_OF_OWN];
+  put_step(b, idx, attend, 0, workers, workers + 1, behind, rotated[0]);
+  for (uint32_t unit = 0; unit < attend->units; unit++) {
+    const uint32_t chain = unit > workers + 1 ? 1 : 0;
+    if (unit != workers) {
+      put_step(b, idx, attend, 0, unit, unit + 1, rotated[chain],
+               unit == workers + 1 ? rotated[1] : ends[chain]);
+    }
+  }
+  add_op(b, rotation);
+  b->stage_count++;
+  add_op(b, attend);
+  for (uint32_t chain = 0; chain < MGL_STAGES_CHAINS; chain++) {
+    b->ready[chain][ROWS_OF_OWN] = b->ready[chain][ROWS_OF_OTHERS] = ends[chain];
+  }
+  end_stage(b);
+}
+
 static void add_attend(builder *b, const mgl_op *op) {
+  const uint32_t workers = b->options->workers, units = mgl_stages_attend_units(b->border, workers);
   mgl_schedule_op rotation = simple(b, MGL_OP_KV_WRITE, op, b->options->tokens);
-  mgl_schedule_op attend = simple(b, MGL_OP_ATTEND, op, b->options->workers);
-  const uint32_t workers = b->options->workers;
+  mgl_schedule_op attend = simple(b, MGL_OP_ATTEND, op, units);
+  if (b->border > 0) {
+    add_chained_attend(b, &rotation, &attend);
+    return;
+  }
   if (b->beside > 0) {
     rotation.flags = MGL_WIDE_TURNED;
-    add_turned_rotation(b, &rotation, ROWS_OF_OWN, workers - b->beside);
-    add_turned_rotation(b, &rotation, ROWS_OF_OTHERS, workers);
+    const uint32_t end = end_event(b);
+    add_turned_rotation(b, &rotation, 0, ROWS_OF_OWN, workers - b->beside, end);
+    add_turned_rotation(b, &rotation, 0, ROWS_OF_OTHERS, workers, end);
     add_op(b, &rotation);
     end_stage(b);
   } else if (!b->rotated) {
@@ -744,8 +665,13 @@ static void add_first_stage(builder *b) {
 
 static builder build(const mgl_graph *program, const mgl_stages_options *options,
                      mgl_schedule *out) {
-  builder b = {
-      .program = program, .options = options, .out = out, .splits = 1, .event = MGL_NO_EVENT};
+  builder b = {.program = program,
+               .options = options,
+               .out = out,
+               .splits = 1,
+               .event = MGL_NO_EVENT,
+               .border = mgl_stages_border(program, options),
+               .behind = MGL_NO_EVENT};
   set_ready(&b, MGL_NO_EVENT);
   memset(b.region_read, 0xff, sizeof b.region_read);  // MGL_NO_EVENT
   add_first_stage(&b);
@@ -792,6 +718,9 @@ mgl_status mgl_lower_stages(const mgl_graph *program, const mgl_stages_options *
     return mgl_schedule_out_of_memory(err);
   }
   (void)build(program, options, *out);
+  if (counted.border > 0) {
+    MGL_TRY(mgl_stages_put_in_order(program, out, err));
+  }
   for (uint32_t i = 0; i < counted.event_count; i++) {
     (*out)->events[i].type = MGL_EVENT_LAUNCH_TASKS;
   }

@@ -21,8 +21,6 @@ static inline uint32_t mgl_ceil_div(uint32_t a, uint32_t b) {
 bool mgl_stages_cover(const mgl_graph *program);
 // The first op that they have no kernel for, or MGL_NO_OP.
 uint32_t mgl_stages_lacking(const mgl_graph *program);
-// Whether any op is done for, or with, other ranks.
-bool mgl_stages_have_ranks(const mgl_graph *program);
 // Whether linears have the same tiles of tokens at any number of these: neither are rows shared out
 // over ranks, nor sorted by expert.
 bool mgl_stages_are_plain(const mgl_graph *program);
@@ -46,9 +44,22 @@ const mgl_op *mgl_stages_router_of(const mgl_graph *program, const mgl_op *op);
 uint64_t mgl_stages_stream_bytes(uint32_t tokens, uint32_t hidden);
 // Ranks over which an op's results are summed or gathered (linear_add, logits); 1: this one alone.
 uint32_t mgl_stages_ranks(const mgl_graph *program, const mgl_op *op);
+// Over which the program's linear_adds are summed, and whether any op is over several ranks.
+uint32_t mgl_stages_ranks_of_sums(const mgl_graph *program);
+bool mgl_stages_has_ranks(const mgl_graph *program);
 // Whether each rank adds up the rows of its own tiles of tokens alone, and tiles are turned
 // (MGL_WIDE_SCATTERS, MGL_WIDE_TURNED), of sums over so many ranks: all have as many tiles.
 bool mgl_stages_turn(const mgl_stages_options *options, uint32_t ranks);
+// The row at which an iteration's rows are cut into two chains that go through all ops by
+// themselves, attention among them: its steps are as many of the rows before it as there are
+// workers, then two of none, and as many of the rows behind it (mgl_wide_shape.border). 0: they are
+// not cut.
+uint32_t mgl_stages_border(const mgl_graph *program, const mgl_stages_options *options);
+uint32_t mgl_stages_attend_units(uint32_t border, uint32_t workers);
+// Puts the steps of a schedule with a border in the order in which they would begin, each at the
+// worker that would be free then (stages_order.c). Where memory ends, *schedule does too.
+mgl_status mgl_stages_put_in_order(const mgl_graph *program, mgl_schedule **schedule,
+                                   mgl_error *err);
 // The event at the other ranks that a step of the op triggers beside `trigger`, its own one;
 // MGL_NO_EVENT: none. That of a turned norm is the one behind: what is there for own tiles at once
 // is there for the others' later.

@@ -49,14 +49,6 @@ uint32_t mgl_stages_expert_tile(const mgl_graph *program, uint32_t tokens) {
   return 0;
 }
 
-bool mgl_stages_have_ranks(const mgl_graph *program) {
-  bool any = false;
-  for (size_t i = 0; i < program->op_count; i++) {
-    any = any || mgl_stages_ranks(program, &program->ops[i]) > 1;
-  }
-  return any;
-}
-
 bool mgl_stages_are_plain(const mgl_graph *program) {
   bool plain = true;
   for (size_t i = 0; i < program->op_count; i++) {

@@ -20,3 +20,7 @@ uint32_t mgl_stages_gathered_rows(const mgl_stages_options *o) {
   uint32_t rows = mgl_ceil_div(o->logit_rows, o->tile_tokens) * o->tile_tokens;
   return rows < o->tokens ? rows : o->tokens;
 }
+
+uint32_t mgl_stages_attend_units(uint32_t border, uint32_t workers) {
+  return border > 0 ? 2 * workers + MGL_WIDE_IDLE_PARTIES : workers;
+}

@@ -261,9 +261,39 @@ static mgl_status check_values(mgl_verifier *v, mgl_error *err) {
 
 // --- ordered -------------------------------------------------------------------------------------
 
+static bool have_same_accesses(const mgl_verifier *v, const mgl_numbered_step *a,
+                               const mgl_numbered_step *b) {
+  bool same = a->access_count == b->access_count;
+  for (uint32_t i = 0; i < a->access_count && same; i++) {
+    const mgl_access *x = &v->accesses[a->first_access + i];
+    const mgl_access *y = &v->accesses[b->first_access + i];
+    same = x->buffer == y->buffer && x->row_begin == y->row_begin && x->row_end == y->row_end &&
+           x->column_begin == y->column_begin && x->column_end == y->column_end &&
+           x->writes == y->writes;
+  }
+  return same;
+}
+
+// Whether one of the steps just before step number b of an op has the same accesses and waits for
+// the same: of a linear every so many steps one has the same tokens.
+static bool is_repeated(const mgl_verifier *v, uint32_t op, uint32_t b) {
+  enum { LOOKS = 16 };
+  const uint32_t least = b - v->op_first[op] < LOOKS ? v->op_first[op] : b - LOOKS;
+  for (uint32_t i = b; i-- > least;) {
+    if (v->ancestors[i].spans == v->ancestors[b].spans &&
+        have_same_accesses(v, &v->steps[i], &v->steps[b])) {
+      return true;
+    }
+  }
+  return false;
+}
+
 static mgl_status check_pair(const mgl_verifier *v, uint32_t first, uint32_t second,
                              mgl_error *err) {
   for (uint32_t b = v->op_first[second]; b < v->op_first[second + 1]; b++) {
+    if (is_repeated(v, second, b)) {
+      continue;
+    }
     for (uint32_t a = v->op_first[first]; a < v->op_first[first + 1]; a++) {
       if (!mgl_task_set_contains(v->ancestors[b], a, a + 1) &&
           conflict(v, &v->steps[a], &v->steps[b], false)) {

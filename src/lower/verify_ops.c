@@ -65,7 +65,9 @@ static mgl_status check_stage_units(const mgl_verifier *v, uint32_t idx, mgl_err
     case MGL_OP_EMBED: units = s->tokens / 8; break;
     case MGL_OP_ROPE_ANGLES:
     case MGL_OP_KV_WRITE: units = s->tokens; break;
-    case MGL_OP_ATTEND: units = s->worker_count; break;
+    case MGL_OP_ATTEND:
+      units = mgl_stages_attend_units(mgl_stages_border(v->program, &options), s->worker_count);
+      break;
     case MGL_WIDE_WIDEN:
       rows = s->tokens;
       units = mgl_stages_panels(v->program, of);
@@ -162,9 +164,11 @@ static mgl_status check_stage_flags(const mgl_verifier *v, uint32_t idx, mgl_err
   const mgl_stages_options options = options_of(v->s);
   const bool scatters = sums && mgl_stages_turn(&options, ranks);
   const bool over = ranks > 1 && (scatters || op->kind != MGL_OP_RMSNORM);
+  const bool chained = (op->kind == MGL_OP_KV_WRITE || op->kind == MGL_OP_ATTEND) &&
+                       mgl_stages_border(v->program, &options) > 0;
   const bool turned = scatters                      ? of->kind != MGL_OP_LOGITS
-                      : op->kind == MGL_OP_KV_WRITE ? rotates_apart(v, idx)
-                                                    : begins_with_turned(v, op);
+                      : op->kind == MGL_OP_KV_WRITE ? chained || rotates_apart(v, idx)
+                                                    : chained || begins_with_turned(v, op);
   const bool wants =
       op->kind != (uint32_t)MGL_WIDE_WIDEN && is_last(v, op->op) && of->kind != MGL_OP_LOGITS;
   const bool resumes = (op->flags & MGL_WIDE_RESUMES) != 0;
@@ -573,6 +577,56 @@ static mgl_status check_rotation(const mgl_verifier *v, uint32_t op, mgl_error *
   return MGL_OK;
 }
 
+// The event of the second chain that keeps the first one from being more than a layer ahead: that
+// of its own tiles of the last linear of the layer before that makes no sums, or of the first layer
+// what the rotation waits for.
+static uint32_t chain_behind(const mgl_verifier *v, uint32_t attend) {
+  const mgl_schedule *s = v->s;
+  for (uint32_t op = attend; op-- > 0;) {
+    const mgl_schedule_op *o = &s->ops[op];
+    const bool makes = o->tiles > 0 && (o->flags & MGL_WIDE_TURNED) != 0 &&
+                       o->kind != MGL_OP_LINEAR_ADD && o->kind != MGL_OP_QKV_PROJ;
+    for (uint32_t i = v->op_first[op]; i < v->op_first[op + 1] && makes; i++) {
+      if (v->steps[i].begin / (o->units / o->tiles) == s->tokens / s->tile_tokens / 2) {
+        return s->steps[v->steps[i].step].trigger;
+      }
+    }
+  }
+  return attend == 0 ? MGL_NO_EVENT : s->steps[v->steps[v->op_first[attend - 1]].step].event;
+}
+
+// Attention in two phases: steps are units; those of a phase wait for, and trigger, the same. Of two steps between them the first one is what the first phase waits for, beside the rotation
+// of its rows, and the second one what the second phase waits for.
+static mgl_status check_phases(const mgl_verifier *v, uint32_t op, mgl_error *err) {
+  const mgl_schedule *s = v->s;
+  const mgl_schedule_op *o = &s->ops[op];
+  const uint32_t first = v->op_first[op], count = v->op_first[op + 1] - first;
+  if (o->kind != MGL_OP_ATTEND || (o->flags & MGL_WIDE_TURNED) == 0) {
+    return MGL_OK;
+  }
+  if (count != o->units || count < 2 * MGL_WIDE_IDLE_PARTIES) {
+    return mgl_schedule_wrong(err, "a step of attention in two phases must be a unit", op, count);
+  }
+  const uint32_t second = o->units / 2;  // of two between
+  const mgl_schedule_step *before = &s->steps[v->steps[first].step];
+  const mgl_schedule_step *behind = &s->steps[v->steps[first + count - 1].step];
+  for (uint32_t i = 0; i < count; i++) {
+    const mgl_schedule_step *step = &s->steps[v->steps[first + i].step];
+    const uint32_t event = i + 1 == second ? chain_behind(v, op)
+                           : i <= second   ? before->event
+                                           : behind->event;
+    const uint32_t trigger = i + 1 == second ? before->event
+                             : i == second   ? behind->event
+                             : i < second    ? before->trigger
+                                             : behind->trigger;
+    if (step->event != event || step->trigger != trigger) {
+      return mgl_schedule_wrong(err, "a phase of attention must wait for the rotation of its rows",
+                                v->steps[first + i].step, step->event);
+    }
+  }
+  return MGL_OK;
+}
+
 // A step of a turned linear behind a turned norm waits for the end of the norm here, if its tile of
 // tokens is this rank's own, and else for the others' end: both are of the same steps.
 static mgl_status check_turned(const mgl_verifier *v, uint32_t op, mgl_error *err) {
@@ -617,6 +671,7 @@ static mgl_status check_stages(const mgl_verifier *v, mgl_error *err) {
     before = op > 0 && !same ? s->steps[last].trigger : before;
     MGL_TRY(check_turned(v, op, err));
     MGL_TRY(check_rotation(v, op, err));
+    MGL_TRY(check_phases(v, op, err));
     for (uint32_t i = v->op_first[op]; i < v->op_first[op + 1]; i++) {
       const mgl_schedule_step *step = &s->steps[v->steps[i].step];
       const bool turned = (s->ops[op].flags & MGL_WIDE_TURNED) != 0;

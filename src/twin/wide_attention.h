@@ -42,18 +42,20 @@ typedef struct mgl_wide_attention {
 } mgl_wide_attention;
 
 // Floats of a partial result: sums of values, and of each row the maximum and the sum of weights.
-// A warp has one, of a unit that others began; a worker two: of one that others end, too.
+// A warp has one, of a unit that others began; a worker two: of one that others end, too. Each has
+// them for each of two phases (mgl_wide_shape.border).
 MGL_SHARED_FN uint32_t mgl_wide_partial_floats(uint32_t rows, uint32_t head_dim) {
   return rows * (head_dim + 8);
 }
 
 MGL_SHARED_FN uint64_t mgl_wide_stream_partial_bytes(uint32_t workers, uint32_t head_dim) {
-  return (uint64_t)workers * MGL_WIDE_WARPS * 4 *
+  return (uint64_t)(2 * workers + MGL_WIDE_IDLE_PARTIES) * MGL_WIDE_WARPS * 4 *
          mgl_wide_partial_floats(MGL_WIDE_STREAM_ROWS, head_dim);
 }
 
 MGL_SHARED_FN uint64_t mgl_wide_tile_partial_bytes(uint32_t workers, uint32_t head_dim) {
-  return (uint64_t)workers * 2 * 4 * mgl_wide_partial_floats(MGL_WIDE_TILE_ROWS, head_dim);
+  return (uint64_t)(2 * workers + MGL_WIDE_IDLE_PARTIES) * 2 * 4 *
+         mgl_wide_partial_floats(MGL_WIDE_TILE_ROWS, head_dim);
 }
 
 #endif

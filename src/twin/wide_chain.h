@@ -20,6 +20,7 @@ enum { MGL_WIDE_LISTS = 10 };
 typedef struct mgl_wide_list {
   uint64_t tokens;       // most of an iteration
   uint64_t tile_tokens;  // of its linears
+  uint64_t border;       // of attention's work
   const mgl_cuda_step *steps;
   const uint32_t *step_start;
   const mgl_wide_op *ops;
@@ -93,12 +94,14 @@ MGL_PLANNER_FN void mgl_wide_chain_begin(mgl_lanes lanes, mgl_cuda_run *run,
     chain->zeros[i] = 0;
   }
   mgl_wide_chain_turn_counters(lanes, chain);
-  mgl_wide_turn(lanes, run, &chain->shape, chain->plan, chain->work);
+  uint32_t list = 0;
+  while (chain->lists[list].tokens < planning->wide_tokens) {
+    list++;
+  }
+  mgl_wide_shape shape = chain->shape;
+  shape.border = (uint32_t)chain->lists[list].border;
+  mgl_wide_turn(lanes, run, &shape, chain->plan, chain->work);
   if (lanes.lane == 0) {
-    uint32_t list = 0;
-    while (chain->lists[list].tokens < planning->wide_tokens) {
-      list++;
-    }
     chain->run->steps = chain->lists[list].steps;
     chain->run->tile_tokens = chain->lists[list].tile_tokens;
     chain->run->step_start = chain->lists[list].step_start;

@@ -15,6 +15,10 @@
 // what it costs; so workers that read and workers that multiply run side by side. A unit counts
 // some steps more than it has, for its beginning and end.
 //
+// Where rows are cut into two phases (mgl_wide_shape.border), items do not reach over the border,
+// and each half of a line is cut for all workers by itself. Between the workers of the two phases
+// there are two without work (stages.c).
+//
 // One source for host and device (twin/planner_lanes.h); all lanes call mgl_wide_build, or its
 // halves, of which the second takes a warp most of the time: a block does it (wide_plan.cu).
 //
@@ -37,9 +41,11 @@ enum {
   MGL_WIDE_MAX_GROUP = 8,
   MGL_WIDE_WARPS = 8,  // of a worker, that read streams
   MGL_WIDE_MAX_WORKERS = 192,
-  // An entry has one item, and one more for every full tile.
+  MGL_WIDE_IDLE_PARTIES = 2,  // between those of two phases
+  MGL_WIDE_MAX_PARTIES = 2 * MGL_WIDE_MAX_WORKERS + MGL_WIDE_IDLE_PARTIES,  // of a line
+  // An entry has one item, and one more for every full tile; at a border one is cut.
   MGL_WIDE_MAX_ITEMS =
-      MGL_MAX_SEQUENCES + MGL_MAX_ITERATION_TOKENS / (MGL_WIDE_TILE_ROWS / MGL_WIDE_MAX_GROUP),
+      MGL_MAX_SEQUENCES + MGL_MAX_ITERATION_TOKENS / (MGL_WIDE_TILE_ROWS / MGL_WIDE_MAX_GROUP) + 1,
 
   // A unit costs so much beyond its steps, in steps.
   MGL_WIDE_STREAM_EXTRA = 2,
@@ -80,10 +86,14 @@ typedef struct mgl_wide_work {
   uint32_t item_count;     // items [stream_count, item_count) are tiles
   uint32_t stream_length;  // of the lines, for one KV head
   uint32_t tile_length;
-  // Warp i of worker w computes from stream_cuts[w * MGL_WIDE_WARPS + i] to the next one, worker w
-  // from tile_cuts[w] to the next one.
-  mgl_wide_cut stream_cuts[MGL_WIDE_MAX_WORKERS * MGL_WIDE_WARPS + 1];
-  mgl_wide_cut tile_cuts[MGL_WIDE_MAX_WORKERS + 1];
+  // And of their parts before the border; 0, as `border` is, where there is none.
+  uint32_t stream_border, tile_border, border;
+  uint32_t padding;
+  // Warp i of party w computes from stream_cuts[w * MGL_WIDE_WARPS + i] to the next one, party w
+  // from tile_cuts[w] to the next one. Parties are the workers; with a border so many for the rows
+  // before it, some that have nothing to do, and so many for the rows behind it.
+  mgl_wide_cut stream_cuts[MGL_WIDE_MAX_PARTIES * MGL_WIDE_WARPS + 1];
+  mgl_wide_cut tile_cuts[MGL_WIDE_MAX_PARTIES + 1];
   mgl_wide_item items[MGL_WIDE_MAX_ITEMS];
 } mgl_wide_work;
 
@@ -91,6 +101,7 @@ typedef struct mgl_wide_shape {
   uint32_t kv_heads;
   uint32_t group;    // query heads of a KV head, 1 to MGL_WIDE_MAX_GROUP
   uint32_t workers;  // 1 to MGL_WIDE_MAX_WORKERS
+  uint32_t border;   // the first row of the second phase; 0: there is one
 } mgl_wide_shape;
 
 // Steps [begin, end) of a unit.
@@ -148,17 +159,29 @@ MGL_PLANNER_FN mgl_wide_item mgl_wide_item_of(const mgl_plan_entry *entry, uint3
   return item;
 }
 
+// Whether the border is among the rows of an entry, but for its first one.
+MGL_PLANNER_FN bool mgl_wide_is_cut(const mgl_wide_shape *shape, uint32_t row, uint32_t count) {
+  return row < shape->border && shape->border < row + count;
+}
+
+// Whether an entry is a stream: it is short, and no border is in it.
+MGL_PLANNER_FN bool mgl_wide_streams_entry(const mgl_wide_shape *shape, uint32_t row,
+                                           uint32_t count) {
+  return count > 0 && count <= mgl_wide_stream_tokens(shape->group) &&
+         !mgl_wide_is_cut(shape, row, count);
+}
+
 // Items [0, stream_count). An entry that is no stream leaves none.
 MGL_PLANNER_FN void mgl_wide_build_streams(mgl_lanes lanes, const mgl_wide_shape *shape,
                                            const mgl_plan_entry *entries, uint32_t entry_count,
                                            mgl_wide_work *work) {
-  uint32_t rows = 0, items = 0, length = 0;
+  uint32_t rows = 0, items = 0, length = 0, before = 0;
   for (uint32_t base = 0; base < entry_count; base += lanes.count) {
     uint32_t i = base + lanes.lane;
     uint32_t count = i < entry_count ? entries[i].count : 0;
     uint32_t total_rows, total_items, total_length;
     uint32_t row = rows + mgl_lanes_prefix(lanes, count, &total_rows);
-    bool streams = count > 0 && count <= mgl_wide_stream_tokens(shape->group);
+    bool streams = mgl_wide_streams_entry(shape, row, count);
     mgl_wide_item item = {0, 0, 0, 0, 0, 0, {0, 0}};
     if (streams) {
       item = mgl_wide_item_of(&entries[i], row, 0, count, MGL_WIDE_STREAM_STEP);
@@ -166,6 +189,7 @@ MGL_PLANNER_FN void mgl_wide_build_streams(mgl_lanes lanes, const mgl_wide_shape
     uint32_t at = items + mgl_lanes_prefix(lanes, streams ? 1 : 0, &total_items);
     uint32_t span = streams ? item.steps + (uint32_t)MGL_WIDE_STREAM_EXTRA : 0;
     item.begin = length + mgl_lanes_prefix(lanes, span, &total_length);
+    before += mgl_lanes_sum(lanes, row < shape->border ? span : 0);
     if (streams) {
       work->items[at] = item;
     }
@@ -176,20 +200,33 @@ MGL_PLANNER_FN void mgl_wide_build_streams(mgl_lanes lanes, const mgl_wide_shape
   if (lanes.lane == 0) {
     work->stream_count = items;
     work->stream_length = length;
+    work->stream_border = before;
+    work->border = shape->border;
   }
   mgl_lanes_sync(lanes);
 }
 
-// Tiles of `count` tokens, and the length that they have together.
+// The end of the tile that begins with token `first` of an entry.
+MGL_PLANNER_FN uint32_t mgl_wide_tile_end(const mgl_wide_shape *shape, const mgl_plan_entry *entry,
+                                          uint32_t row, uint32_t first) {
+  const uint32_t most = first + mgl_wide_tile_tokens(shape->group);
+  const uint32_t end = most < entry->count ? most : entry->count;
+  return mgl_wide_is_cut(shape, row + first, end - first) ? shape->border - row : end;
+}
+
+// Tiles of `count` tokens, and the length that they have together, and before the border.
 MGL_PLANNER_FN uint32_t mgl_wide_tiles_of(const mgl_wide_shape *shape, const mgl_plan_entry *entry,
-                                          uint32_t *out_length) {
-  uint32_t tokens = mgl_wide_tile_tokens(shape->group);
+                                          uint32_t row, uint32_t *out_length,
+                                          uint32_t *out_before) {
   uint32_t tiles = 0, length = 0;
-  for (uint32_t first = 0; first < entry->count; first += tokens) {
-    uint32_t end = first + tokens < entry->count ? first + tokens : entry->count;
-    length +=
+  *out_before = 0;
+  for (uint32_t first = 0; first < entry->count; tiles++) {
+    const uint32_t end = mgl_wide_tile_end(shape, entry, row, first);
+    const uint32_t span =
         (entry->position + end + MGL_WIDE_TILE_STEP - 1) / MGL_WIDE_TILE_STEP + MGL_WIDE_TILE_EXTRA;
-    tiles++;
+    length += span;
+    *out_before += row + first < shape->border ? span : 0;
+    first = end;
   }
   *out_length = length;
   return tiles;
@@ -197,14 +234,13 @@ MGL_PLANNER_FN uint32_t mgl_wide_tiles_of(const mgl_wide_shape *shape, const mgl
 
 MGL_PLANNER_FN void mgl_wide_write_tiles(const mgl_wide_shape *shape, const mgl_plan_entry *entry,
                                          uint32_t row, uint32_t begin, mgl_wide_item *items) {
-  uint32_t tokens = mgl_wide_tile_tokens(shape->group);
-  for (uint32_t first = 0; first < entry->count; first += tokens) {
-    uint32_t left = entry->count - first;
-    mgl_wide_item item =
-        mgl_wide_item_of(entry, row, first, left < tokens ? left : tokens, MGL_WIDE_TILE_STEP);
+  for (uint32_t first = 0; first < entry->count;) {
+    const uint32_t end = mgl_wide_tile_end(shape, entry, row, first);
+    mgl_wide_item item = mgl_wide_item_of(entry, row, first, end - first, MGL_WIDE_TILE_STEP);
     item.begin = begin;
     begin += item.steps + MGL_WIDE_TILE_EXTRA;
     *items++ = item;
+    first = end;
   }
 }
 
@@ -212,17 +248,18 @@ MGL_PLANNER_FN void mgl_wide_write_tiles(const mgl_wide_shape *shape, const mgl_
 MGL_PLANNER_FN void mgl_wide_build_tiles(mgl_lanes lanes, const mgl_wide_shape *shape,
                                          const mgl_plan_entry *entries, uint32_t entry_count,
                                          mgl_wide_work *work) {
-  uint32_t rows = 0, items = work->stream_count, length = 0;
+  uint32_t rows = 0, items = work->stream_count, length = 0, before = 0;
   for (uint32_t base = 0; base < entry_count; base += lanes.count) {
     uint32_t i = base + lanes.lane;
     uint32_t count = i < entry_count ? entries[i].count : 0;
-    uint32_t total_rows, total_items, total_length, own_length = 0, own_items = 0;
+    uint32_t total_rows, total_items, total_length, own_length = 0, own_items = 0, own_before = 0;
     uint32_t row = rows + mgl_lanes_prefix(lanes, count, &total_rows);
-    if (count > mgl_wide_stream_tokens(shape->group)) {
-      own_items = mgl_wide_tiles_of(shape, &entries[i], &own_length);
+    if (count > 0 && !mgl_wide_streams_entry(shape, row, count)) {
+      own_items = mgl_wide_tiles_of(shape, &entries[i], row, &own_length, &own_before);
     }
     uint32_t at = items + mgl_lanes_prefix(lanes, own_items, &total_items);
     uint32_t begin = length + mgl_lanes_prefix(lanes, own_length, &total_length);
+    before += mgl_lanes_sum(lanes, own_before);
     if (own_items > 0) {
       mgl_wide_write_tiles(shape, &entries[i], row, begin, &work->items[at]);
     }
@@ -233,6 +270,7 @@ MGL_PLANNER_FN void mgl_wide_build_tiles(mgl_lanes lanes, const mgl_wide_shape *
   if (lanes.lane == 0) {
     work->item_count = items;
     work->tile_length = length;
+    work->tile_border = before;
   }
   mgl_lanes_sync(lanes);
 }
@@ -293,19 +331,29 @@ MGL_PLANNER_FN mgl_wide_cut mgl_wide_cut_at(const mgl_wide_line *line, uint64_t 
   return cut;
 }
 
-// An mgl_wide_division says where the shares of workers begin in both lines.
+// An mgl_wide_division says where the shares of a phase's workers begin in both lines.
 typedef struct mgl_wide_division {
-  uint64_t streams, tiles;  // lengths of the lines
-  uint64_t stream_cost;     // of a step
+  uint64_t stream_begin, tile_begin;  // where the phase begins in them
+  uint64_t streams, tiles;            // and how long it is
+  uint64_t stream_cost;               // of a step
   uint64_t tile_cost;
   uint32_t workers;
 } mgl_wide_division;
 
+// The phase before the border, or the one behind it, which is all where there is none.
 MGL_PLANNER_FN mgl_wide_division mgl_wide_divide(const mgl_wide_shape *shape,
-                                                 const mgl_wide_work *work) {
-  mgl_wide_division d = {(uint64_t)work->stream_length * shape->kv_heads,
-                         (uint64_t)work->tile_length * shape->kv_heads, MGL_WIDE_COST_STREAM,
-                         MGL_WIDE_COST_TILE, shape->workers};
+                                                 const mgl_wide_work *work, bool before) {
+  const uint32_t stream_border = work->border > 0 ? work->stream_border : 0;
+  const uint32_t tile_border = work->border > 0 ? work->tile_border : 0;
+  const uint32_t streams = before ? stream_border : work->stream_length - stream_border;
+  const uint32_t tiles = before ? tile_border : work->tile_length - tile_border;
+  mgl_wide_division d = {before ? 0 : (uint64_t)stream_border * shape->kv_heads,
+                         before ? 0 : (uint64_t)tile_border * shape->kv_heads,
+                         (uint64_t)streams * shape->kv_heads,
+                         (uint64_t)tiles * shape->kv_heads,
+                         MGL_WIDE_COST_STREAM,
+                         MGL_WIDE_COST_TILE,
+                         shape->workers};
   // Reading takes at least what the memory takes for it, however many workers do it.
   uint64_t shared = d.streams * shape->workers * MGL_WIDE_COST_SHARED;
   uint64_t alone = d.streams * MGL_WIDE_COST_STREAM + d.tiles * MGL_WIDE_COST_TILE;
@@ -315,30 +363,31 @@ MGL_PLANNER_FN mgl_wide_division mgl_wide_divide(const mgl_wide_shape *shape,
   return d;
 }
 
-// Returns where worker w begins, in steps of each line.
+// Returns where worker w of the phase begins, in steps of each line.
 MGL_PLANNER_FN uint64_t mgl_wide_worker_begin(const mgl_wide_division *d, uint32_t w,
                                               uint64_t *out_tile) {
   uint64_t streams = d->streams * d->stream_cost;
   uint64_t at = (streams + d->tiles * d->tile_cost) * w / d->workers;
   if (at < streams) {
-    *out_tile = 0;
-    return at / d->stream_cost;
+    *out_tile = d->tile_begin;
+    return d->stream_begin + at / d->stream_cost;
   }
-  *out_tile = (at - streams) / d->tile_cost;
-  return d->streams;
+  *out_tile = d->tile_begin + (at - streams) / d->tile_cost;
+  return d->stream_begin + d->streams;
 }
 
-// Worker w's cuts. Its warps' are near each other, so each is looked for from the one before.
+// The cuts of worker w of a phase, the party with number `party`. Its warps' are near each other,
+// so each is looked for from the one before.
 MGL_PLANNER_FN void mgl_wide_cut_worker(const mgl_wide_division *d, const mgl_wide_line *streams,
-                                        const mgl_wide_line *tiles, uint32_t w,
+                                        const mgl_wide_line *tiles, uint32_t w, uint32_t party,
                                         mgl_wide_work *work) {
   uint64_t tile, next_tile;
   const uint64_t begin = mgl_wide_worker_begin(d, w, &tile);
   uint32_t item = begin < streams->length ? mgl_wide_item_at(streams, begin) : streams->end;
   uint32_t tile_item = tile < tiles->length ? mgl_wide_item_at(tiles, tile) : tiles->end;
-  work->tile_cuts[w] = mgl_wide_cut_at(tiles, tile, tile_item);
+  work->tile_cuts[party] = mgl_wide_cut_at(tiles, tile, tile_item);
   if (w == d->workers) {
-    work->stream_cuts[w * MGL_WIDE_WARPS] = mgl_wide_cut_at(streams, begin, item);
+    work->stream_cuts[party * MGL_WIDE_WARPS] = mgl_wide_cut_at(streams, begin, item);
     return;
   }
   const uint64_t end = mgl_wide_worker_begin(d, w + 1, &next_tile);
@@ -348,21 +397,36 @@ MGL_PLANNER_FN void mgl_wide_cut_worker(const mgl_wide_division *d, const mgl_wi
            mgl_wide_begins_at(streams, item + 1, at)) {
       item++;
     }
-    work->stream_cuts[w * MGL_WIDE_WARPS + i] = mgl_wide_cut_at(streams, at, item);
+    work->stream_cuts[party * MGL_WIDE_WARPS + i] = mgl_wide_cut_at(streams, at, item);
   }
 }
 
 // The items must be there. Lanes need nothing of each other, so there may be any number of them.
 MGL_PLANNER_FN void mgl_wide_build_cuts(mgl_lanes lanes, const mgl_wide_shape *shape,
                                         mgl_wide_work *work) {
-  const mgl_wide_division d = mgl_wide_divide(shape, work);
+  const mgl_wide_division before = mgl_wide_divide(shape, work, true);
+  const mgl_wide_division behind = mgl_wide_divide(shape, work, false);
   const mgl_wide_line streams = {
-      work->items,    0, work->stream_count, d.streams, MGL_WIDE_STREAM_EXTRA, MGL_WIDE_STREAM_SNAP,
+      work->items,           0,
+      work->stream_count,    (uint64_t)work->stream_length * shape->kv_heads,
+      MGL_WIDE_STREAM_EXTRA, MGL_WIDE_STREAM_SNAP,
       shape->kv_heads};
-  const mgl_wide_line tiles = {work->items,         work->stream_count, work->item_count, d.tiles,
-                               MGL_WIDE_TILE_EXTRA, MGL_WIDE_TILE_SNAP, shape->kv_heads};
+  const mgl_wide_line tiles = {work->items,         work->stream_count,
+                               work->item_count,    (uint64_t)work->tile_length * shape->kv_heads,
+                               MGL_WIDE_TILE_EXTRA, MGL_WIDE_TILE_SNAP,
+                               shape->kv_heads};
+  // The first party of the last phase.
+  const uint32_t first = work->border > 0 ? shape->workers + MGL_WIDE_IDLE_PARTIES : 0;
+  for (uint32_t w = lanes.lane; w < first; w += lanes.count) {
+    // Worker `workers` of the first phase is nobody: what is its begin is its end, too.
+    const bool idle = w >= shape->workers;
+    mgl_wide_cut_worker(&before, &streams, &tiles, idle ? shape->workers : w, w, work);
+    for (uint32_t i = 1; i < MGL_WIDE_WARPS && idle; i++) {
+      work->stream_cuts[w * MGL_WIDE_WARPS + i] = work->stream_cuts[w * MGL_WIDE_WARPS];
+    }
+  }
   for (uint32_t w = lanes.lane; w <= shape->workers; w += lanes.count) {
-    mgl_wide_cut_worker(&d, &streams, &tiles, w, work);
+    mgl_wide_cut_worker(&behind, &streams, &tiles, w, first + w, work);
   }
   mgl_lanes_sync(lanes);
 }

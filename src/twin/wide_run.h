@@ -9,7 +9,7 @@
 // Steps and ops have the structs of the narrow class, where these fields mean something else:
 //   step.begin, step.end   units [begin, end). Of a linear, stages of k of one tile: a tile's
 //                          stages are one behind the other, and tiles (feature tile, token tile,
-//                          of which the last varies fastest) too; of attend, one worker's share
+//                          of which the last varies fastest) too; of attend, a party's share
 //   op.tokens              rows of op.x (of a norm: of the residual stream), a multiple of a tile's
 //   op.row_tiles           norms: rows of the result
 //   op.residual            norms: sums of squares of every range of MGL_WIDE_NORM_RANGE features,
@@ -55,9 +55,11 @@
 // one on. A linear_add computes the others' tiles first, so that their parts travel while own tiles
 // are multiplied; the linear behind the norm begins with own tiles, whose x is there as soon as the
 // norm has run here, and so the others' x travels meanwhile. Tiles are halved into chains, where
-// there are enough: what a chain waits for hides behind the other one. Where qkv_proj's last round
-// leaves half of the workers without a tile, these do rope_kv of own tiles. The service warp that
-// sends walks the list by itself, so that no worker waits for the link.
+// there are enough: what a chain waits for hides behind the other one. Then rope_kv and attend are
+// done chain by chain, too, and steps stand in the order in which they would begin
+// (lower/stages_order.c). Where there is one chain, and qkv_proj's last round leaves half of the
+// workers without a tile, these do rope_kv of own tiles. The service warp that sends walks the list
+// by itself, so that no worker waits for the link.
 //
 // Tiles of tokens that have no row of the plan have nothing to do, nor have those without a row
 // with logits where only such rows are read (MGL_WIDE_WANTED, and logits themselves). Which these
@@ -140,7 +142,7 @@ typedef enum mgl_wide_op_flags {
   // to that one; and the norm behind it, MGL_WIDE_OVER too: of these rows, for all ranks.
   MGL_WIDE_SCATTERS = 128,
   // Linears, norms and rope_kv: tiles of tokens are numbered from this rank's own
-  // (mgl_wide_turned). A step of rope_kv is of one tile.
+  // (mgl_wide_turned). A step of rope_kv is of one tile. attend: in two phases (mgl_wide_shape).
   MGL_WIDE_TURNED = 1 << 16,
   // Linears: of a tile of two steps the one with the first stages leaves its sums, and the other
   // one goes on with them, so that they are to the bit those of one step.

@@ -333,6 +333,9 @@ static void print_stages(const speed_side *s, way of) {
     if (ops[steps[i].op].op.kind != MGL_OP_ATTEND) {
       continue;
     }
+    if ((ops[steps[i].op].op.flags & MGL_WIDE_TURNED) != 0) {  // stages of two chains side by side
+      return;
+    }
     uint32_t last = first, count = 0;
     for (uint32_t j = first; j < i && first != MOST; j++) {
       if (j + 1 < i && steps[j + 1].trigger_event == steps[last].trigger_event) {

@@ -659,6 +659,12 @@ void mgl_cuda_wide_set_run(const mgl_cuda_wide_addresses *a, uint32_t tokens,
 
 _Static_assert((int)MGL_WIDE_LISTS == (int)MGL_CUDA_WIDE_GRAPHS, "one for each graph");
 
+// Where attention's work of a graph is cut.
+static uint32_t border_of(const mgl_cuda_wide_addresses *a, uint32_t graph) {
+  const mgl_stages_options options = stages_of(a->program, &a->wide->sizes, graph);
+  return mgl_stages_border(a->program, &options);
+}
+
 mgl_wide_chain mgl_cuda_wide_make_chain(const mgl_cuda_wide_addresses *a) {
   const mgl_cuda_wide_layout *wide = a->wide;
   mgl_cu_ptr image = a->block + wide->image;
@@ -667,7 +673,7 @@ mgl_wide_chain mgl_cuda_wide_make_chain(const mgl_cuda_wide_addresses *a) {
                           .work = mgl_cuda_pointer(image + wide->work),
                           .zeros = mgl_cuda_pointer(a->block + wide->zeros),
                           .zero_count = wide->zero_bytes / sizeof(uint64_t),
-                          .shape = {a->model->kv_heads, a->model->group, wide->sizes.workers},
+                          .shape = {a->model->kv_heads, a->model->group, wide->sizes.workers, 0},
                           .list_count = wide->graph_count};
   if (a->peers != NULL) {
     chain.counters[0] = counters_at(a, 0);
@@ -678,6 +684,7 @@ mgl_wide_chain mgl_cuda_wide_make_chain(const mgl_cuda_wide_addresses *a) {
     const mgl_cuda_wide_graph *g = &wide->graphs[i];
     chain.lists[i] = (mgl_wide_list){.tokens = g->tokens,
                                      .tile_tokens = g->tile_tokens,
+                                     .border = border_of(a, i),
                                      .steps = mgl_cuda_pointer(a->block + g->steps),
                                      .step_start = mgl_cuda_pointer(a->block + g->step_start),
                                      .ops = mgl_cuda_pointer(a->block + g->ops)};
@@ -718,8 +725,8 @@ mgl_status mgl_cuda_wide_make_image(const mgl_cuda_wide_addresses *a, const mgl_
       to->slots[row] = i;
     }
   }
-  mgl_wide_build((mgl_lanes){0, 1},
-                 &(mgl_wide_shape){a->model->kv_heads, a->model->group, wide->sizes.workers},
-                 entries, plan->sequence_count, work);
+  const mgl_wide_shape shape = {a->model->kv_heads, a->model->group, wide->sizes.workers,
+                                border_of(a, mgl_cuda_wide_graph_for(wide, plan->token_count))};
+  mgl_wide_build((mgl_lanes){0, 1}, &shape, entries, plan->sequence_count, work);
   return MGL_OK;
 }

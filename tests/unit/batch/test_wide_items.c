@@ -49,7 +49,8 @@ static iteration *random_iteration(void) {
   static iteration it;
   it.shape = (mgl_wide_shape){.kv_heads = 1 + random_below(8),
                               .group = 1 + random_below(8),
-                              .workers = 1 + random_below(MGL_WIDE_MAX_WORKERS)};
+                              .workers = 1 + random_below(MGL_WIDE_MAX_WORKERS),
+                              .border = random_below(2) * random_below(2000)};
   it.entry_count = 0;
   it.rows = 0;
   uint32_t entries = 1 + random_below(random_below(4) == 0 ? MGL_MAX_SEQUENCES : 40);
@@ -70,7 +71,9 @@ static void check_items(const iteration *it) {
   uint32_t length[2] = {0, 0};
   for (uint32_t i = 0; i < it->entry_count; i++) {
     const mgl_plan_entry *entry = &it->entries[i];
-    bool tile = entry->count * it->shape.group > MGL_WIDE_STREAM_ROWS;
+    const uint32_t border = it->shape.border;
+    const bool cut = row < border && border < row + entry->count;
+    bool tile = cut || entry->count * it->shape.group > MGL_WIDE_STREAM_ROWS;
     uint32_t step = tile ? MGL_WIDE_TILE_STEP : MGL_WIDE_STREAM_STEP;
     uint32_t most = tile ? MGL_WIDE_TILE_ROWS : MGL_WIDE_STREAM_ROWS;
     for (uint32_t done = 0; done < entry->count;) {
@@ -137,14 +140,16 @@ static uint32_t check_line(const iteration *it, const mgl_wide_cut *cuts, uint32
 }
 
 // Nobody's share is more than a snap and a unit's extra above the mean.
-static void check_fairness(const iteration *it) {
-  const mgl_wide_division d = mgl_wide_divide(&it->shape, &it->work);
+static void check_phase(const iteration *it, bool before) {
+  const mgl_wide_division d = mgl_wide_divide(&it->shape, &it->work, before);
+  const uint32_t first =
+      before || it->shape.border == 0 ? 0 : it->shape.workers + (uint32_t)MGL_WIDE_IDLE_PARTIES;
   const uint64_t total = d.streams * d.stream_cost + d.tiles * d.tile_cost;
   const uint64_t bound = (MGL_WIDE_STREAM_SNAP + MGL_WIDE_STREAM_EXTRA + 1) * d.stream_cost +
                          (MGL_WIDE_TILE_SNAP + MGL_WIDE_TILE_EXTRA + 1) * d.tile_cost;
   for (uint32_t w = 0; w < it->shape.workers; w++) {
-    const mgl_wide_cut *warps = &it->work.stream_cuts[w * MGL_WIDE_WARPS];
-    const mgl_wide_cut *cuts = &it->work.tile_cuts[w];
+    const mgl_wide_cut *warps = &it->work.stream_cuts[(first + w) * MGL_WIDE_WARPS];
+    const mgl_wide_cut *cuts = &it->work.tile_cuts[first + w];
     uint64_t streams = place(it, &warps[MGL_WIDE_WARPS], false) - place(it, &warps[0], false);
     uint64_t tiles = place(it, &cuts[1], true) - place(it, &cuts[0], true);
     assert_true(streams * d.stream_cost + tiles * d.tile_cost <= total / d.workers + 2 * bound);
@@ -156,6 +161,36 @@ static void check_fairness(const iteration *it) {
   }
 }
 
+static void check_fairness(const iteration *it) {
+  check_phase(it, false);
+  if (it->shape.border > 0) {
+    check_phase(it, true);
+  }
+}
+
+static uint32_t parties_of(const iteration *it) {
+  return it->shape.border > 0 ? 2 * it->shape.workers + (uint32_t)MGL_WIDE_IDLE_PARTIES
+                              : it->shape.workers;
+}
+
+// The first parties have rows before the border, the last ones those behind it, and those between
+// have none.
+static void check_phases(const iteration *it, const mgl_wide_cut *cuts, uint32_t of_party) {
+  const uint32_t workers = it->shape.workers;
+  for (uint32_t party = 0; party < parties_of(it) && it->shape.border > 0; party++) {
+    const mgl_wide_cut *from = &cuts[party * of_party], *to = &cuts[(party + 1) * of_party];
+    const bool has = mgl_wide_before(from, to);
+    assert_true((party != workers && party != workers + 1) || !has);
+    // An item that is not gone through from its first head on was begun by the party before.
+    for (uint32_t i = from->item;
+         has && (i < to->item || (i == to->item && to->head + to->step > 0)); i++) {
+      const mgl_wide_item *item = &it->work.items[i];
+      assert_int_equal(item->row >= it->shape.border, party > workers);
+      assert_true(item->row >= it->shape.border || item->row + item->count <= it->shape.border);
+    }
+  }
+}
+
 static void all_work_is_done_once_and_shared_fairly(void **state) {
   (void)state;
   uint32_t cut_units = 0;
@@ -163,8 +198,10 @@ static void all_work_is_done_once_and_shared_fairly(void **state) {
     iteration *it = random_iteration();
     build(it, 1);
     check_items(it);
-    cut_units += check_line(it, it->work.stream_cuts, it->shape.workers * MGL_WIDE_WARPS, false);
-    cut_units += check_line(it, it->work.tile_cuts, it->shape.workers, true);
+    cut_units += check_line(it, it->work.stream_cuts, parties_of(it) * MGL_WIDE_WARPS, false);
+    cut_units += check_line(it, it->work.tile_cuts, parties_of(it), true);
+    check_phases(it, it->work.stream_cuts, MGL_WIDE_WARPS);
+    check_phases(it, it->work.tile_cuts, 1);
     check_fairness(it);
   }
   assert_true(cut_units > 1000);

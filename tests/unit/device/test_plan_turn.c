@@ -409,9 +409,9 @@ static void open_wide(wide_world *wide) {
                                  .zero_count = 7,
                                  .shape = {2, 4, WORKERS},
                                  .list_count = 3,
-                                 .lists = {{64, 64, &wide->steps[0], NULL, NULL},
-                                           {256, 256, &wide->steps[1], NULL, NULL},
-                                           {WIDE_TOKENS, 256, &wide->steps[2], NULL, NULL}}};
+                                 .lists = {{64, 64, 0, &wide->steps[0], NULL, NULL},
+                                           {256, 256, 0, &wide->steps[1], NULL, NULL},
+                                           {WIDE_TOKENS, 256, 0, &wide->steps[2], NULL, NULL}}};
 }
 
 // Whether the plan that waits in the planner is one for the wide class: by its tokens, or by what

@@ -724,7 +724,8 @@ static void find_mutants_of_models(mutants *m) {
   judge_stages(part, 64, 5, find_mutants, m);
   judge_stages(part, 64, 40, find_mutants, m);
   judge_stages(part, 256, 9, find_mutants, m);
-  judge_stages(part, 256, 7, find_mutants, m);  // the rotation beside qkv_proj's last tile
+  judge_stages(part, 256, 7, find_mutants, m);   // the rotation beside qkv_proj's last tile
+  judge_stages(part, 2048, 7, find_mutants, m);  // chains through attention
   mgl_graph_destroy(part);
   mgl_graph_destroy(canonical);
 }
@@ -733,7 +734,6 @@ static void find_mutants_of_models(mutants *m) {
 static void find_mutants_of_codes(mutants *m) {
   mgl_graph *program = coded_program(192, 320);
   judge_stages(program, 256, 9, find_mutants, m);
-  judge_stages(program, 512, 5, find_mutants, m);
   judge_stages(program, 512, 40, find_mutants, m);
   mgl_graph_destroy(program);
 }

@@ -17,13 +17,14 @@ MGL_DEVICE void mgl_wide_prefetch_weights(const mgl_wide_worker *w, const mgl_wi
 
 // Sends keys and values to the L2: pages of each warp's share of the streams, behind those that the
 // warp asks for itself.
-MGL_DEVICE void mgl_wide_prefetch_pages(const mgl_wide_worker *w, const mgl_wide_attention *a) {
+MGL_DEVICE void mgl_wide_prefetch_pages(const mgl_wide_worker *w, const mgl_wide_attention *a,
+                                        uint32_t party) {
   constexpr uint32_t pages = MGL_WIDE_AHEAD_PAGES > 0 ? MGL_WIDE_AHEAD_PAGES : 1;
   constexpr uint32_t bytes = MGL_CUDA_KV_PAGE_TOKENS * MGL_HEAD_DIM * 2;  // of one KV head
   if ((int)w->lane >= (int)MGL_WIDE_AHEAD_PAGES * (int)MGL_WIDE_WARPS) {
     return;
   }
-  const mgl_wide_cut *cuts = a->work->stream_cuts + blockIdx.x * MGL_WIDE_WARPS + w->lane / pages;
+  const mgl_wide_cut *cuts = a->work->stream_cuts + party * MGL_WIDE_WARPS + w->lane / pages;
   const mgl_wide_cut cut = cuts[0];
   if (!mgl_wide_before(&cut, &cuts[1])) {
     return;
@@ -267,7 +268,7 @@ MGL_DEVICE bool mgl_wide_produce_other(mgl_wide_worker *w, const mgl_wide_slot *
   const bool early = mgl_wide_begins_early(slot->op.kind);
   const uint32_t before = w->slot ^ 1;
   if (mgl_wide_takes_ring(slot->op.kind)) {
-    mgl_wide_prefetch_pages(w, &slot->with.attention);
+    mgl_wide_prefetch_pages(w, &slot->with.attention, slot->step.begin);
     __syncwarp();
   }
   if (early) {  // nobody reads the ring any more

@@ -22,8 +22,8 @@
 #include "twin/wide_run.h"
 
 enum {
-  EVENT = 2500,      // from a trigger to who waits, here
-  REMOTE = 3800,     // and at another rank
+  EVENT = 10000,     // from a trigger to who waits, here: more than it takes, and so a step that
+  REMOTE = 12000,    // ends late seldom holds up others; and at another rank
   LINK_BYTES = 160,  // that leave meanwhile
   WINDOW = 64,       // groups that are looked at
 };

@@ -332,8 +332,8 @@ uint32_t mgl_stages_border(const mgl_graph *program, const mgl_stages_options *o
   const uint32_t ranks = mgl_stages_ranks_of_sums(program), chains = MGL_STAGES_CHAINS;
   const uint32_t of_rows = options->tokens / options->tile_tokens;
   // Chains of one tile of tokens for each rank have too little to hide what they wait for behind:
-  // with them Qwen3-8B took 6% longer for 1024 tokens (docs/log/301). Nor may steps of a tile wait for
-  // each other, which stand first in their stage.
+  // with them Qwen3-8B took 6% longer for 1024 tokens (docs/log/301). Nor may steps of a tile wait
+  // for each other, which stand first in their stage.
   bool can =
       mgl_stages_turn(options, ranks) && of_rows / ranks >= 2 * chains && chains_of(&b) == chains;
   for (const mgl_op *op = program->ops; op < program->ops + program->op_count && can; op++) {

@@ -1,5 +1,5 @@
-// The steps of a schedule of stages under construction (stages.c): their op and stage, what they wait
-// for, and what they trigger.
+// A schedule of stages under construction (stages.c): its steps, with their op and stage, what they
+// wait for, and what they trigger.
 #ifndef MGL_LOWER_STAGES_BUILDER_H
 #define MGL_LOWER_STAGES_BUILDER_H
 

@@ -595,8 +595,9 @@ static uint32_t chain_behind(const mgl_verifier *v, uint32_t attend) {
   return attend == 0 ? MGL_NO_EVENT : s->steps[v->steps[v->op_first[attend - 1]].step].event;
 }
 
-// Attention in two phases: steps are units; those of a phase wait for, and trigger, the same. Of two steps between them the first one is what the first phase waits for, beside the rotation
-// of its rows, and the second one what the second phase waits for.
+// Attention in two phases: steps are units; those of a phase wait for, and trigger, the same. Of
+// two steps between them the first one is what the first phase waits for, beside the rotation of
+// its rows, and the second one what the second phase waits for.
 static mgl_status check_phases(const mgl_verifier *v, uint32_t op, mgl_error *err) {
   const mgl_schedule *s = v->s;
   const mgl_schedule_op *o = &s->ops[op];

@@ -169,8 +169,16 @@ MGL_DEVICE bool mgl_wide_produce_linear(mgl_wide_worker *w, const mgl_wide_slot 
   return mgl_wide_produce_tile(w, slot, known);
 }
 
+// Done once in a launch. Beside codes and tiles of 256 tokens the compiler has too few registers
+// for it within the producer.
+#if MGL_PACKINGS > 1 && !defined(MGL_WIDE_TILE)
+#define MGL_WIDE_ONCE static __device__ __noinline__
+#else
+#define MGL_WIDE_ONCE MGL_DEVICE
+#endif
+
 // One warp: finds the tiles of tokens with rows whose logits are wanted.
-MGL_DEVICE void mgl_wide_find_wanted(const mgl_wide_worker *w) {
+MGL_WIDE_ONCE void mgl_wide_find_wanted(const mgl_wide_worker *w) {
   const mgl_wide_plan *plan = w->run->plan;
   static_assert(MGL_MAX_ITERATION_TOKENS <= 32 * MGL_WIDE_TILE_TOKENS, "a bit each");
   uint32_t mask = 0;

@@ -350,7 +350,7 @@ static void experts_hand_on_what_they_leave(void **state) {
     const mgl_cuda_wide_graph *g = &w.wide.graphs[graph];
     mgl_wide_op *ops = mgl_alloc_zeroed(g->op_count, sizeof *ops);
     mgl_cuda_step *steps = mgl_alloc_zeroed(g->step_count, sizeof *steps);
-    uint32_t start[WORKERS + 1];
+    uint32_t start[MGL_WIDE_LISTS_OF(WORKERS) + 1];
     assert_int_equal(
         mgl_cuda_wide_make_graph(
             &w.addresses, graph, (mgl_cuda_wide_range){0, UINT32_MAX},

@@ -17,10 +17,6 @@ _Static_assert((MGL_CUDA_WIDE_GRAPHS - MGL_WIDE_TILES + 2) * MGL_WIDE_MOST_TILE 
 _Static_assert(sizeof(mgl_wide_op) == sizeof(mgl_cuda_op) + sizeof(mgl_wide_attention) + 16,
                "no padding that the device might not have");
 
-static uint32_t ceil_div(uint32_t a, uint32_t b) {
-  return (a + b - 1) / b;
-}
-
 uint32_t mgl_cuda_wide_graph_for(const mgl_cuda_wide_layout *wide, uint32_t tokens) {
   uint32_t graph = 0;
   while (graph + 1 < wide->graph_count && wide->graphs[graph].tokens < tokens) {
@@ -401,7 +397,7 @@ static uint32_t widest(const mgl_graph *program, mgl_op_kind kind) {
 }
 
 static uint32_t padded(uint32_t k) {
-  return ceil_div(k, MGL_WIDE_K) * MGL_WIDE_K;
+  return mgl_ceil_div(k, MGL_WIDE_K) * MGL_WIDE_K;
 }
 
 // --- looking at what they make -------------------------------------------------------------------
@@ -534,7 +530,7 @@ static void lay_out_activations(const mgl_graph *program, const mgl_cuda_model *
   uint64_t logit_rows = sizes->logit_rows;
   out->residual = mgl_cuda_take(&out->bytes, (uint64_t)tokens * padded(hidden) * sizeof(float));
   out->squares =
-      mgl_cuda_take(&out->bytes, (uint64_t)ceil_div(hidden, MGL_WIDE_NORM_RANGE) * tokens * 4);
+      mgl_cuda_take(&out->bytes, (uint64_t)mgl_ceil_div(hidden, MGL_WIDE_NORM_RANGE) * tokens * 4);
   out->x = mgl_cuda_take(&out->bytes, mgl_wide_x_bytes(tokens, padded(hidden)));
   out->qkv = mgl_cuda_take(&out->bytes, (uint64_t)tokens * widest(program, MGL_OP_QKV_PROJ) * 2);
   out->q = mgl_cuda_take(&out->bytes, (uint64_t)tokens * heads * 2);

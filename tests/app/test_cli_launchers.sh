@@ -219,12 +219,23 @@ check_gone() {  # what
   check_equal "$1: what is left in /dev/shm" "$shm" "$(ls /dev/shm 2>/dev/null)"
 }
 
+# A socket exists before there is a rank 0 to reach; state 03 of /proc/net/unix says that it is
+# connected.
+has_reached_first() {  # process
+  local inode
+  for inode in $(ls -l "/proc/$1/fd" 2>/dev/null | sed -n 's/.*socket:\[\([0-9]*\)\].*/\1/p'); do
+    awk -v inode="$inode" '$7 == inode && $6 == "03" { found = 1 } END { exit !found }' \
+      /proc/net/unix && return
+  done
+  return 1
+}
+
 # Until the others have reached rank 0: before, only a launcher could tell them that it has ended.
 await_meeting() {  # size
   local rank turn
   for rank in $(seq $(($1 - 1))); do
-    for turn in $(seq 200); do
-      ls -l "/proc/${pids[rank]}/fd" 2>/dev/null | grep -q socket: && break
+    for turn in $(seq 1000); do
+      has_reached_first "${pids[rank]}" && break
       sleep 0.02
     done
   done

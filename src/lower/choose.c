@@ -18,9 +18,8 @@ uint32_t mgl_narrow_tokens(const mgl_graph *program, uint64_t step_bytes, bool f
 // Tokens of the graph behind one: of whole tiles, as an iteration has them. Where rows are shared
 // out over ranks or sorted by expert, powers of two: others were not tried.
 static uint32_t tokens_behind(const mgl_graph *program, uint32_t tokens) {
-  return tokens < MGL_WIDE_MOST_TILE || !mgl_stages_are_plain(program)
-             ? 2 * tokens
-             : tokens + MGL_WIDE_MOST_TILE;
+  const bool shares = mgl_stages_has_ranks(program) || mgl_stages_has_experts(program);
+  return tokens < MGL_WIDE_MOST_TILE || shares ? 2 * tokens : tokens + MGL_WIDE_MOST_TILE;
 }
 
 static uint32_t first_tokens(bool few) {
@@ -84,11 +83,8 @@ static mgl_status lower_graph(const mgl_graph *program, const mgl_iteration_opti
 }
 
 bool mgl_stages_run(const mgl_graph *program, bool few) {
-  bool experts = false;
-  for (size_t i = 0; i < program->op_count; i++) {
-    experts = experts || mgl_stages_mixture_of(program, &program->ops[i]).experts != 0;
-  }
-  return mgl_stages_cover(program) && (few || !(experts || mgl_packed_has_codes(program)));
+  return mgl_stages_cover(program) &&
+         (few || !(mgl_stages_has_experts(program) || mgl_packed_has_codes(program)));
 }
 
 mgl_status mgl_lower_iteration(const mgl_graph *program, const mgl_iteration_options *options,

@@ -66,9 +66,9 @@ static const mgl_op *attend_behind(const builder *b, const mgl_op *op) {
 }
 
 // MGL_WIDE_WANTED, if of what an op makes only rows with logits are read: no attention is behind
-// it. Several ranks send each other all rows; rows of experts are others.
+// it. Rows of experts are others.
 static uint32_t wanted_flag(const builder *b, const mgl_op *op) {
-  bool wanted = op->kind != MGL_OP_LOGITS && mgl_stages_are_plain(b->program);
+  bool wanted = op->kind != MGL_OP_LOGITS && !mgl_stages_has_experts(b->program);
   for (const mgl_op *at = op; wanted && at < b->program->ops + b->program->op_count; at++) {
     wanted = at->kind != MGL_OP_ATTEND;
   }
@@ -356,8 +356,12 @@ static void add_turned_steps(builder *b, uint32_t idx, const mgl_schedule_op *op
   const uint32_t k_stages = op->units / op->tiles, chains = chains_of(b);
   const uint32_t first = of_rows / ranks * chain / chains * ranks;
   const uint32_t last = of_rows / ranks * (chain + 1) / chains * ranks;
+  // Which tiles of tokens are wanted is not known here; each one's are as many workers' as it has.
+  const bool wanted = (op->flags & MGL_WIDE_WANTED) != 0;
+  const uint32_t of_features = op->tiles / of_rows;
   for (uint32_t split = 0; split < cut->passes; split++) {
-    for (uint32_t tile = 0; tile < op->tiles; tile++) {
+    for (uint32_t i = 0; i < op->tiles; i++) {
+      const uint32_t tile = wanted ? i % of_features * of_rows + i / of_features : i;
       const uint32_t of_tokens = tile % of_rows;
       const row_owner is = of_tokens % ranks == 0 ? ROWS_OF_OWN : ROWS_OF_OTHERS;
       if (of_tokens >= first && of_tokens < last && is == owner) {

@@ -21,9 +21,6 @@ static inline uint32_t mgl_ceil_div(uint32_t a, uint32_t b) {
 bool mgl_stages_cover(const mgl_graph *program);
 // The first op that they have no kernel for, or MGL_NO_OP.
 uint32_t mgl_stages_lacking(const mgl_graph *program);
-// Whether linears have the same tiles of tokens at any number of these: neither are rows shared out
-// over ranks, nor sorted by expert.
-bool mgl_stages_are_plain(const mgl_graph *program);
 
 // Of an op of experts; experts 0: it is none.
 typedef struct mgl_stages_mixture {
@@ -37,6 +34,7 @@ mgl_stages_mixture mgl_stages_mixture_of(const mgl_graph *program, const mgl_op 
 // Tokens of the tiles of a program with experts, each of which tokens * slots / experts rows have;
 // a tile that is partly filled costs as much as a whole one. 0: it has none.
 uint32_t mgl_stages_expert_tile(const mgl_graph *program, uint32_t tokens);
+bool mgl_stages_has_experts(const mgl_graph *program);
 // The router whose logits an op of experts reads, or NULL.
 const mgl_op *mgl_stages_router_of(const mgl_graph *program, const mgl_op *op);
 

@@ -134,14 +134,13 @@ static bool rotates_apart(const mgl_verifier *v, uint32_t idx) {
   return apart;
 }
 
-// Whether the rows of what a linear makes reach no other row's logits, of this rank or of others:
-// there is no attention behind it. Programs with experts have all rows.
+// Whether the rows of what a linear makes reach no other row's logits: there is no attention behind
+// it. Programs with experts have all rows.
 static bool is_last(const mgl_verifier *v, uint32_t op) {
   bool last = mgl_op_is_linear(&v->program->ops[op]);
   for (uint32_t i = 0; i < v->program->op_count; i++) {
     const mgl_op *at = &v->program->ops[i];
     last = last && (i <= op || at->kind != MGL_OP_ATTEND) &&
-           mgl_stages_ranks(v->program, at) == 1 &&
            mgl_stages_mixture_of(v->program, at).experts == 0;
   }
   return last;

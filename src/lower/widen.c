@@ -42,15 +42,12 @@ uint64_t mgl_stages_widened_at(const mgl_graph *program, mgl_widened region, uin
 }
 
 bool mgl_stages_widen_program(const mgl_graph *program, uint32_t tokens) {
-  bool ranks = false;
-  bool experts = false;  // whose tiles have fewer tokens
-  bool logits = false;   // of codes, which are more than all others of a layer
+  bool logits = false;  // of codes, which are more than all others of a layer
   for (size_t i = 0; i < program->op_count; i++) {
     const mgl_packed_matrices m = mgl_packed_matrices_of(program, &program->ops[i]);
-    experts = experts || mgl_stages_mixture_of(program, &program->ops[i]).experts != 0;
-    ranks = ranks || mgl_stages_ranks(program, &program->ops[i]) > 1;
     logits = logits || (mgl_op_input(&program->ops[i], MGL_ROLE_ROWS) != MGL_NO_TENSOR &&
                         m.packing != MGL_PACKING_BF16);
   }
-  return tokens >= MGL_WIDE_WIDEN_TOKENS && !logits && !ranks && !experts;
+  return tokens >= MGL_WIDE_WIDEN_TOKENS && !logits && !mgl_stages_has_ranks(program) &&
+         !mgl_stages_has_experts(program);  // whose tiles have fewer tokens
 }

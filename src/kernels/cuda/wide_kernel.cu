@@ -169,6 +169,7 @@ extern "C" __global__ void __launch_bounds__(MGL_TARGET_WGMMA ? (int)MGL_WIDE_TH
     w.block->logit_rows = run->plan->logit_row_count;
     w.block->takes_rows = run->plan->takes_rows;
     w.block->wanted_count = 0;
+    w.block->wanted_bits = UINT32_MAX;
     w.block->rank = run->rank;
     w.block->sent = run->step_start[blockIdx.x];
     for (uint32_t i = 0; i < MGL_RANKS; i++) {
@@ -176,5 +177,11 @@ extern "C" __global__ void __launch_bounds__(MGL_TARGET_WGMMA ? (int)MGL_WIDE_TH
     }
   }
   __syncthreads();
+  if (MGL_RANKS > 1 && w.block->token_count > MGL_WIDE_TILE_TOKENS) {
+    if (w.warp == 0) {
+      mgl_wide_find_wanted(&w);
+    }
+    __syncthreads();
+  }
   mgl_wide_walk(&w);
 }

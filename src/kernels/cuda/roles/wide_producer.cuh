@@ -194,6 +194,7 @@ MGL_WIDE_ONCE void mgl_wide_find_wanted(const mgl_wide_worker *w) {
   }
   if (w->lane == 0) {
     w->block->wanted_count = (uint32_t)__popc(mask);
+    w->block->wanted_bits = mask;
   }
   __syncwarp();
 }

@@ -166,6 +166,7 @@ MGL_DEVICE void mgl_wide_bounce_part(const mgl_wide_worker *w, const mgl_cuda_op
 // Of the x of a step of a turned norm: of each of the two columns of a range the rows of so many
 // units as a bounce has room for, and fewer where the step begins or ends.
 struct mgl_wide_row_pieces {
+  const mgl_wide_block *block;
   const mgl_cuda_op *op;
   uint32_t begin, end, tokens, rank;
 };
@@ -179,7 +180,8 @@ MGL_DEVICE uint8_t *mgl_wide_piece(const mgl_wide_row_pieces *p, uint32_t i, uin
   const mgl_wide_own_unit unit = mgl_wide_own_unit_of(p->op, first, p->rank);
   const uint32_t column = unit.range * 2 + i % 2;
   const uint32_t there = p->tokens > unit.eight * 8 ? (p->tokens + 7) / 8 - unit.eight : 0;
-  *bytes = column * MGL_WIDE_K < p->op->k_padded
+  *bytes = column * MGL_WIDE_K < p->op->k_padded &&
+                   mgl_wide_is_wanted(p->block, p->op, unit.eight * 8)
                ? mgl_wide_least(behind - first, there) * 8 * MGL_WIDE_ROW_BYTES
                : 0;
   return (uint8_t *)p->op->out +
@@ -190,6 +192,7 @@ MGL_DEVICE uint8_t *mgl_wide_piece(const mgl_wide_row_pieces *p, uint32_t i, uin
 MGL_DEVICE void mgl_wide_bounce_rows(const mgl_wide_worker *w, const mgl_cuda_op *op,
                                      uint32_t begin, uint32_t end, uint32_t *sent) {
   mgl_wide_row_pieces pieces;
+  pieces.block = w->block;
   pieces.op = op;
   pieces.begin = begin;
   pieces.end = end;
@@ -214,7 +217,8 @@ MGL_DEVICE void mgl_wide_send_rows(const mgl_wide_worker *w, const mgl_cuda_op *
     const uint32_t column = unit.range * 2 + piece % of_unit / of_column;
     const uint32_t at =
         (column * op->row_tiles + unit.eight * 8) * (MGL_WIDE_ROW_BYTES / 16) + piece % of_column;
-    if (unit.eight * 8 < w->block->token_count && column * MGL_WIDE_K < op->k_padded) {
+    if (unit.eight * 8 < w->block->token_count && column * MGL_WIDE_K < op->k_padded &&
+        mgl_wide_is_wanted(w->block, op, unit.eight * 8)) {
       const uint4 v = __ldcg((const uint4 *)op->out + at);
 #pragma unroll 1
       for (uint32_t to = 0; to < MGL_RANKS; to++) {
@@ -236,7 +240,8 @@ MGL_DEVICE void mgl_wide_send_squares(const mgl_wide_worker *w, const mgl_cuda_o
   for (uint32_t i = begin * 8 + thread; i < end * 8; i += threads) {
     const mgl_wide_own_unit unit = mgl_wide_own_unit_of(op, i / 8, w->block->rank);
     float *squares = (float *)op->residual + unit.range * op->row_tiles + unit.eight * 8 + i % 8;
-    const bool there = unit.eight * 8 < w->block->token_count;
+    const bool there = unit.eight * 8 < w->block->token_count &&
+                       mgl_wide_is_wanted(w->block, op, unit.eight * 8);
     const float own = there ? __ldcg(squares) : 0;
 #pragma unroll 1
     for (uint32_t to = 0; to < MGL_RANKS; to++) {

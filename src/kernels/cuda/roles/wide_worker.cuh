@@ -69,9 +69,9 @@ struct mgl_wide_block {
   // The run's and the plan's; here, since polls drop what the L1 has of them.
   mgl_word *counters;
   uint32_t token_count, logit_rows, takes_rows;
-  // Of MGL_WIDE_WANTED: the tiles of tokens that have a row with logits, and how many. The first op
-  // that asks finds them; until then there are none.
-  uint32_t wanted_count;
+  // Of MGL_WIDE_WANTED: the tiles of tokens that have a row with logits, how many, and a bit for
+  // each. Of one rank the first op that asks finds them; until then there are none.
+  uint32_t wanted_count, wanted_bits;
   uint8_t wanted[(MGL_MAX_ITERATION_TOKENS + MGL_WIDE_TILE_TOKENS - 1) / MGL_WIDE_TILE_TOKENS];
   int64_t peers[MGL_RANKS];
   uint32_t rank;
@@ -237,6 +237,14 @@ MGL_DEVICE bool mgl_wide_is_logits(const mgl_cuda_op *op) {
   return op->kind == MGL_OP_LOGITS;
 }
 
+// Of several ranks: whether anybody reads what an op makes of a tile of tokens. (Of one rank, steps
+// are given such tiles alone: mgl_wide_pick_tile.)
+MGL_DEVICE bool mgl_wide_is_wanted(const mgl_wide_block *block, const mgl_cuda_op *op,
+                                   uint32_t token) {
+  return MGL_RANKS == 1 || (op->flags & MGL_WIDE_WANTED) == 0 ||
+         (block->wanted_bits >> token / MGL_WIDE_TILE_TOKENS & 1) != 0;
+}
+
 // Linears of sorted rows.
 MGL_DEVICE bool mgl_wide_is_of_experts(uint32_t kind) {
   return MGL_WIDE_EXPERTS && (kind == MGL_OP_EXPERTS_UP || kind == MGL_OP_EXPERTS_DOWN);
@@ -307,7 +315,8 @@ MGL_DEVICE mgl_wide_tile mgl_wide_tile_of(const mgl_wide_worker *w, const mgl_cu
     tile.token = mgl_wide_turned(tile.token, w->block->rank, MGL_RANKS);
   }
   tile.token *= MGL_WIDE_TILE_TOKENS;
-  const bool there = rows > tile.token && begin < end;
+  const bool there =
+      rows > tile.token && begin < end && mgl_wide_is_wanted(w->block, op, tile.token);
   tile.tokens = there ? mgl_wide_least(rows - tile.token, MGL_WIDE_TILE_TOKENS) : 0;
   return tile;
 }

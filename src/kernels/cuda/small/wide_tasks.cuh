@@ -395,7 +395,7 @@ MGL_DEVICE void mgl_wide_task_norm(const mgl_wide_worker *w, const mgl_wide_slot
     }
     uint32_t row = unit * 8 + w->lane % 4 * 2;
     uint32_t rows[2] = {0, 0};
-    if (unit * 8 >= count) {
+    if (unit * 8 >= count || !mgl_wide_is_wanted(w->block, op, unit * 8)) {
       continue;
     }
     if (gathers) {

@@ -15,39 +15,45 @@ uint32_t mgl_narrow_tokens(const mgl_graph *program, uint64_t step_bytes, bool f
   return small && !few ? MGL_NARROW_TOKENS_SMALL : MGL_NARROW_TOKENS;
 }
 
-// Tokens of the graph behind one: of whole tiles, as an iteration has them. Where rows are shared
-// out over ranks or sorted by expert, powers of two: others were not tried.
-static uint32_t tokens_behind(const mgl_graph *program, uint32_t tokens) {
-  const bool shares = mgl_stages_has_ranks(program) || mgl_stages_has_experts(program);
-  return tokens < MGL_WIDE_MOST_TILE || shares ? 2 * tokens : tokens + MGL_WIDE_MOST_TILE;
-}
-
-static uint32_t first_tokens(bool few) {
-  return few ? MGL_WIDE_LEAST_TILE : MGL_WIDE_MOST_TILE;
-}
-
-uint32_t mgl_stages_graph_for(const mgl_graph *program, bool few, uint32_t tokens) {
-  uint32_t graph = 0;
-  for (uint32_t has = first_tokens(few); has < tokens; has = tokens_behind(program, has)) {
-    graph++;
+// Number of the graph of so many tokens, at least, and behind so many others, and its tokens. Where
+// rows are shared out over ranks or sorted by expert these are powers of two: others were not
+// tried.
+static uint32_t find_graph(const mgl_graph *program, const mgl_stages_graphs *of, uint32_t least,
+                           uint32_t number, uint32_t *out_tokens) {
+  const bool middle = mgl_stages_has_middle(program, of);
+  const bool plain = !mgl_stages_has_ranks(program) && !mgl_stages_has_experts(program);
+  uint32_t tokens = of->few ? MGL_WIDE_LEAST_TILE : MGL_WIDE_MOST_TILE, graph = 0;
+  for (; tokens < least || graph < number; graph++) {
+    if (tokens == MGL_WIDE_MIDDLE_TILE) {
+      tokens = MGL_WIDE_MOST_TILE;
+    } else if (middle && tokens < MGL_WIDE_MIDDLE_TILE && 2 * tokens > MGL_WIDE_MIDDLE_TILE) {
+      tokens = MGL_WIDE_MIDDLE_TILE;
+    } else {
+      tokens += plain && tokens >= MGL_WIDE_MOST_TILE ? (uint32_t)MGL_WIDE_MOST_TILE : tokens;
+    }
   }
+  *out_tokens = tokens;
   return graph;
 }
 
-mgl_stages_options mgl_stages_options_of(const mgl_graph *program, bool few, uint32_t graph,
-                                         uint32_t logit_rows, uint32_t workers) {
-  uint32_t tokens = first_tokens(few);
-  for (uint32_t i = 0; i < graph; i++) {
-    tokens = tokens_behind(program, tokens);
-  }
-  bool codes = mgl_packed_has_codes(program) && !(few && mgl_stages_widen_program(program, tokens));
+uint32_t mgl_stages_graph_for(const mgl_graph *program, const mgl_stages_graphs *of,
+                              uint32_t tokens) {
+  uint32_t has;
+  return find_graph(program, of, tokens, 0, &has);
+}
+
+mgl_stages_options mgl_stages_options_of(const mgl_graph *program, const mgl_stages_graphs *of,
+                                         uint32_t graph) {
+  uint32_t tokens;
+  (void)find_graph(program, of, 0, graph, &tokens);
+  bool codes =
+      mgl_packed_has_codes(program) && !(of->few && mgl_stages_widen_program(program, tokens));
   uint32_t most = codes ? MGL_WIDE_MOST_CODED_TILE : MGL_WIDE_MOST_TILE;
   return (mgl_stages_options){
       .tokens = tokens,
-      .tile_tokens =
-          few ? mgl_stages_tile_tokens(program, tokens, most, logit_rows, workers) : most,
-      .logit_rows = logit_rows,
-      .workers = workers};
+      .tile_tokens = of->few ? mgl_stages_tile_tokens(program, tokens, most, of) : most,
+      .logit_rows = of->logit_rows,
+      .workers = of->workers};
 }
 
 uint32_t mgl_kernels_strides(const mgl_task_graph *graph, bool long_context) {
@@ -108,8 +114,8 @@ mgl_status mgl_lower_iteration(const mgl_graph *program, const mgl_iteration_opt
   }
   uint32_t rows = compile->logit_rows == 0 ? MGL_STAGES_USUAL_ROWS : compile->logit_rows;
   rows = rows < MGL_MAX_SEQUENCES ? rows : (uint32_t)MGL_MAX_SEQUENCES;
-  const mgl_stages_options stages = mgl_stages_options_of(
-      program, options->few, mgl_stages_graph_for(program, options->few, compile->tokens), rows,
-      compile->workers);
+  const mgl_stages_graphs of = {options->few, rows, compile->workers};
+  const mgl_stages_options stages =
+      mgl_stages_options_of(program, &of, mgl_stages_graph_for(program, &of, compile->tokens));
   return mgl_lower_stages(program, &stages, out, err);
 }

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "compile/compile.h"
-#include "lower/schedule.h"
+#include "lower/stages.h"
 
 enum {
   // Most tokens of an iteration of task graphs on a GPU where there are stages, which take less
@@ -31,7 +31,7 @@ enum {
 
 // Iterations of up to how many tokens a GPU's task graphs compute faster than stages: they take as
 // long as their products with every weight do, stages one to four ms in which they wait for each
-// other (docs/log/105). step_bytes: of its weights; few: there are tiles of 64 and 128 tokens.
+// other (docs/log/105). step_bytes: of its weights; few: there are tiles of fewer tokens.
 uint32_t mgl_narrow_tokens(const mgl_graph *program, uint64_t step_bytes, bool few);
 
 // Whether large iterations of a program that mgl_fuse_ops_cuda made have kernels: the portable ones
@@ -39,12 +39,14 @@ uint32_t mgl_narrow_tokens(const mgl_graph *program, uint64_t step_bytes, bool f
 bool mgl_stages_run(const mgl_graph *program, bool few);
 
 // The number of the graph of stages for so many tokens. There is one for every power of two below
-// MGL_WIDE_MOST_TILE, and one for every multiple of that: tiles of a larger graph that an iteration
-// does not fill would leave some workers with less to do than others (docs/log/297).
-uint32_t mgl_stages_graph_for(const mgl_graph *program, bool few, uint32_t tokens);
-// The stages of a graph. Programs with codes or experts have tiles of 128 tokens at most.
-mgl_stages_options mgl_stages_options_of(const mgl_graph *program, bool few, uint32_t graph,
-                                         uint32_t logit_rows, uint32_t workers);
+// MGL_WIDE_MOST_TILE, one for every multiple of that, since tiles of a larger graph that an
+// iteration does not fill would leave some workers with less to do than others (docs/log/297), and
+// one for MGL_WIDE_MIDDLE_TILE where that is worth it.
+uint32_t mgl_stages_graph_for(const mgl_graph *program, const mgl_stages_graphs *of,
+                              uint32_t tokens);
+// The stages of a graph. Programs with codes that are not widened, or experts, have smaller tiles.
+mgl_stages_options mgl_stages_options_of(const mgl_graph *program, const mgl_stages_graphs *of,
+                                         uint32_t graph);
 
 // Steps of a KV head of attention in a launch for every op.
 uint32_t mgl_kernels_strides(const mgl_task_graph *graph, bool long_context);
@@ -53,7 +55,7 @@ typedef struct mgl_iteration_options {
   // As for the task graph: target, tokens (of the iteration), logit_rows, workers, and what is
   // about tasks.
   mgl_compile_options compile;
-  bool few;      // of a GPU: there are tiles of 64 and 128 tokens (sm_90a)
+  bool few;      // of a GPU: there are tiles of 64, 128 and 192 tokens (sm_90a)
   bool kernels;  // of a GPU: a launch for every op (mode full)
 } mgl_iteration_options;
 

@@ -162,21 +162,30 @@ static uint64_t linear_cycles(const builder *b, const mgl_op *op) {
   return stages * cycles + sums;
 }
 
-uint32_t mgl_stages_tile_tokens(const mgl_graph *program, uint32_t tokens, uint32_t most,
-                                uint32_t logit_rows, uint32_t workers) {
-  enum { WORTH_PERCENT = 90 };  // smaller tiles read weights again, if out of the L2
+// The next smaller tiles that divide so many tokens; 0: there are none.
+static uint32_t next_tile(uint32_t tokens, uint32_t tile) {
+  return tile <= MGL_WIDE_LEAST_TILE                                ? 0
+         : tokens % (tile / 2) == 0 && tile != MGL_WIDE_MIDDLE_TILE ? tile / 2
+                                                                    : (uint32_t)MGL_WIDE_LEAST_TILE;
+}
+
+// Whether so many cycles are worth other tiles, or a graph of its own: smaller tiles read weights
+// again, if out of the L2.
+static bool is_worth(uint64_t cycles, uint64_t others) {
+  enum { WORTH_PERCENT = 90 };
+  return cycles < others / 100 * WORTH_PERCENT;
+}
+
+// Tokens of the tiles with which the linears of a graph take the least cycles, and these.
+static uint32_t best_tile(const mgl_graph *program, uint32_t tokens, uint32_t most,
+                          const mgl_stages_graphs *of, uint64_t *out_cycles) {
   uint32_t best = tokens < most ? tokens : most;
-  uint64_t best_cycles = UINT64_MAX;
-  const uint32_t of_experts = mgl_stages_expert_tile(program, tokens);
-  if (of_experts != 0) {
-    return of_experts;
-  }
-  if (tokens > MGL_WIDE_MOST_TILE || mgl_stages_has_ranks(program)) {
-    return best;
-  }
-  for (uint32_t tile = best; tile >= MGL_WIDE_LEAST_TILE; tile /= 2) {
-    const mgl_stages_options options = {
-        .tokens = tokens, .tile_tokens = tile, .logit_rows = logit_rows, .workers = workers};
+  *out_cycles = UINT64_MAX;
+  for (uint32_t tile = best; tile >= MGL_WIDE_LEAST_TILE; tile = next_tile(tokens, tile)) {
+    const mgl_stages_options options = {.tokens = tokens,
+                                        .tile_tokens = tile,
+                                        .logit_rows = of->logit_rows,
+                                        .workers = of->workers};
     const builder b = {.program = program, .options = &options};
     uint64_t cycles = 0;
     for (size_t i = 0; i < program->op_count; i++) {
@@ -184,12 +193,36 @@ uint32_t mgl_stages_tile_tokens(const mgl_graph *program, uint32_t tokens, uint3
         cycles += linear_cycles(&b, &program->ops[i]);
       }
     }
-    if (best_cycles == UINT64_MAX || cycles < best_cycles / 100 * WORTH_PERCENT) {
+    if (*out_cycles == UINT64_MAX || is_worth(cycles, *out_cycles)) {
       best = tile;
-      best_cycles = cycles;
+      *out_cycles = cycles;
     }
   }
   return best;
+}
+
+uint32_t mgl_stages_tile_tokens(const mgl_graph *program, uint32_t tokens, uint32_t most,
+                                const mgl_stages_graphs *of) {
+  uint64_t cycles;
+  const uint32_t of_experts = mgl_stages_expert_tile(program, tokens);
+  if (of_experts != 0) {
+    return of_experts;
+  }
+  if (tokens > MGL_WIDE_MOST_TILE || mgl_stages_has_ranks(program)) {
+    return tokens < most ? tokens : most;
+  }
+  return best_tile(program, tokens, most, of, &cycles);
+}
+
+bool mgl_stages_has_middle(const mgl_graph *program, const mgl_stages_graphs *of) {
+  uint64_t middle, most;
+  if (!of->few || mgl_stages_has_ranks(program) || mgl_stages_has_experts(program) ||
+      mgl_packed_has_codes(program)) {
+    return false;
+  }
+  (void)best_tile(program, MGL_WIDE_MIDDLE_TILE, MGL_WIDE_MOST_TILE, of, &middle);
+  (void)best_tile(program, MGL_WIDE_MOST_TILE, MGL_WIDE_MOST_TILE, of, &most);
+  return is_worth(middle, most);
 }
 
 // Where worker `worker` begins in the line of all stages of k of all tiles: not near a tile's end.

@@ -17,6 +17,12 @@ static inline uint32_t mgl_ceil_div(uint32_t a, uint32_t b) {
   return (a + b - 1) / b;
 }
 
+// What the graphs of stages of a program depend on, beside it.
+typedef struct mgl_stages_graphs {
+  bool few;  // of a GPU: there are tiles of 64, 128 and 192 tokens (sm_90a)
+  uint32_t logit_rows, workers;
+} mgl_stages_graphs;
+
 // Whether stages have kernels for all ops of a program that mgl_fuse_ops_cuda made.
 bool mgl_stages_cover(const mgl_graph *program);
 // The first op that they have no kernel for, or MGL_NO_OP.
@@ -68,7 +74,11 @@ uint32_t mgl_stages_resumed_tiles(uint32_t tiles, uint32_t workers);
 // Tokens of the tiles, `most` or fewer, with which the linears of a graph of so many tokens take
 // the least time.
 uint32_t mgl_stages_tile_tokens(const mgl_graph *program, uint32_t tokens, uint32_t most,
-                                uint32_t logit_rows, uint32_t workers);
+                                const mgl_stages_graphs *of);
+// Whether a graph of MGL_WIDE_MIDDLE_TILE tokens is worth having beside that of MGL_WIDE_MOST_TILE:
+// where linears take as many columns of products as tiles have. Not of codes, whose tiles are
+// smaller, nor over ranks, where it was not tried.
+bool mgl_stages_has_middle(const mgl_graph *program, const mgl_stages_graphs *of);
 // Whether a linear's codes become bf16 before it multiplies them, in every iteration: where tiles
 // have more tokens than those that decode by themselves (MGL_WIDE_WIDEN).
 bool mgl_stages_widen(const mgl_graph *program, const mgl_op *op, uint32_t tile_tokens);

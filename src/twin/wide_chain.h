@@ -14,7 +14,7 @@
 
 #include "twin/wide_turn.h"
 
-enum { MGL_WIDE_LISTS = 10 };
+enum { MGL_WIDE_LISTS = 11 };
 
 // A graph of the wide class, as in mgl_wide_run.
 typedef struct mgl_wide_list {

@@ -20,7 +20,8 @@ enum {
   OTHER_PROMPT = 200,
   SEQUENCES = 100,  // of a few tokens
   FEW = 5,
-  PAGES = 24,  // of each sequence
+  MIDDLE = 75,  // sequences, of two tokens
+  PAGES = 24,   // of each sequence
   MOST_ROWS = SEQUENCES,
   SPEED_TOKENS = 2048,
   LEAST_DECODE = 4,  // sequences that are timed
@@ -403,7 +404,8 @@ static void check_model(gpu_bench *bench, const char *name) {
   check_many(&s, SEQUENCES, 0, FEW, "short prompts of many sequences");
   check_many(&s, SEQUENCES, FEW, 1, "many sequences decode");
   check_many(&s, SEQUENCES, FEW + 1, 2, "two tokens of each of many sequences");
-  check_many(&s, GPU_ENOUGH_ROWS, FEW + 3, 1, "64 sequences decode");
+  check_many(&s, MIDDLE, FEW + 3, 2, "150 tokens, of which tiles may have 192");
+  check_many(&s, GPU_ENOUGH_ROWS, FEW + 5, 1, "64 sequences decode");
   check_jobs(&s);
   close_sides(&s);
   open_sides(&s, bench, name, 2, TOKENS / GPU_PAGE_TOKENS, true);

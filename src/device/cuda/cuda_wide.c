@@ -10,8 +10,8 @@
 #include "twin/wide_layout.h"
 
 _Static_assert(MGL_WIDE_LEAST_TILE << (MGL_WIDE_TILES - 2) == MGL_WIDE_MOST_TILE,
-               "a graph for each size of tiles but the middle one");
-_Static_assert((MGL_CUDA_WIDE_GRAPHS - MGL_WIDE_TILES + 2) * MGL_WIDE_MOST_TILE ==
+               "a graph for each size of tiles");
+_Static_assert((MGL_CUDA_WIDE_GRAPHS - MGL_WIDE_TILES + 1) * MGL_WIDE_MOST_TILE ==
                    MGL_MAX_ITERATION_TOKENS,
                "and for every multiple of the largest");
 _Static_assert(sizeof(mgl_wide_op) == sizeof(mgl_cuda_op) + sizeof(mgl_wide_attention) + 16,
@@ -27,9 +27,14 @@ uint32_t mgl_cuda_wide_graph_for(const mgl_cuda_wide_layout *wide, uint32_t toke
 
 // --- graphs --------------------------------------------------------------------------------------
 
+static mgl_stages_graphs graphs_of(const mgl_cuda_wide_sizes *sizes) {
+  return (mgl_stages_graphs){sizes->few, sizes->logit_rows, sizes->workers};
+}
+
 static mgl_stages_options stages_of(const mgl_graph *program, const mgl_cuda_wide_sizes *sizes,
                                     uint32_t graph) {
-  return mgl_stages_options_of(program, sizes->few, graph, sizes->logit_rows, sizes->workers);
+  const mgl_stages_graphs of = graphs_of(sizes);
+  return mgl_stages_options_of(program, &of, graph);
 }
 
 static void *block_at(const mgl_cuda_wide_addresses *a, uint64_t offset) {
@@ -595,7 +600,8 @@ mgl_status mgl_cuda_wide_lay_out(const mgl_graph *program, const mgl_cuda_model 
                                  const mgl_cuda_wide_sizes *sizes, mgl_cuda_wide_layout *out,
                                  mgl_error *err) {
   *out = (mgl_cuda_wide_layout){.sizes = *sizes};
-  out->graph_count = mgl_stages_graph_for(program, sizes->few, sizes->tokens) + 1;
+  const mgl_stages_graphs of = graphs_of(sizes);
+  out->graph_count = mgl_stages_graph_for(program, &of, sizes->tokens) + 1;
   uint32_t stages = 0;
   uint32_t gathered = 0;
   uint64_t part_bytes = 0;

@@ -2,8 +2,8 @@
 // in, bytes out; launches are in cuda_wide_launch.c.
 //
 // There is a graph for every multiple of 256 tokens (of some programs for every power of two), and
-// with wgmma one for 64 and one for 128, which have smaller tiles; all share one block of
-// activations.
+// with wgmma one for 64, one for 128 and, where that is worth it, one for 192, which have smaller
+// tiles; all share one block of activations.
 #ifndef MGL_DEVICE_CUDA_CUDA_WIDE_H
 #define MGL_DEVICE_CUDA_CUDA_WIDE_H
 
@@ -21,7 +21,7 @@
 #include "twin/wide_run.h"
 
 enum {
-  MGL_CUDA_WIDE_GRAPHS = 10,  // at most
+  MGL_CUDA_WIDE_GRAPHS = 11,  // at most
 };
 
 typedef struct mgl_cuda_wide_sizes {

@@ -1,4 +1,5 @@
-// The kernel of the wide class for iterations of 129 to 192 tokens (wide_64.cu).
+// The kernel of the wide class for iterations of 129 to 192 tokens, and for experts of many rows
+// (wide_64.cu).
 #include "kernels/cuda/common/target.h"
 
 #if MGL_TARGET_WGMMA

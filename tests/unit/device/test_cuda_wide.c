@@ -313,7 +313,7 @@ static void every_unit_is_one_task(void **state) {
                                  .workers = WORKERS,
                                  .few = i / 2 % 2 != 0};
     open_world(&w, configs[i % 2], &sizes);
-    assert_int_equal(w.wide.graph_count, MGL_CUDA_WIDE_GRAPHS - (sizes.few ? 0 : 2));
+    assert_true(w.wide.graph_count >= (sizes.few ? 10u : 8u));
     for (uint32_t graph = 0; graph < w.wide.graph_count; graph++) {
       check_graph(&w, graph);
       check_tiles(&w, graph, &even);
@@ -542,28 +542,38 @@ static void the_image_says_what_the_plan_says(void **state) {
   close_world(&w);
 }
 
-// With a graph for every 256 tokens; with experts for powers of two.
+// There is a graph for every 256 tokens, and of 192 where that is worth it; with experts for powers
+// of two.
 static void graphs_are_found_by_tokens(void **state) {
   (void)state;
-  static const uint32_t tokens[] = {1, 64, 65, 128, 129, 256, 257, 512, 513, 768, 769, 1025, 2048};
-  static const uint32_t graphs[][13] = {{0, 0, 0, 0, 0, 0, 1, 1, 2, 2, 3, 4, 7},
-                                        {0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 6, 9},
-                                        {0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 4, 5, 5}};
-  for (uint32_t i = 0; i < 3; i++) {
-    mgl_cuda_wide_sizes sizes = {.tokens = 2048,
-                                 .sequences = 8,
-                                 .logit_rows = 8,
-                                 .pages_per_sequence = STRIDE,
-                                 .workers = WORKERS,
-                                 .few = i > 0};
+  static const uint32_t tokens[] = {1,   64,  65,  128, 129, 192,  193, 256,
+                                    257, 512, 513, 768, 769, 1025, 2048};
+  static const uint32_t graphs[][15] = {{0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 2, 2, 3, 4, 7},
+                                        {0, 0, 1, 1, 2, 2, 2, 2, 3, 3, 4, 4, 5, 6, 9},
+                                        {0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 7, 10},
+                                        {0, 0, 1, 1, 2, 2, 2, 2, 3, 3, 4, 4, 4, 5, 5}};
+  uint32_t kinds = 0;
+  for (uint32_t i = 0; i < 12; i++) {
+    const bool experts = i >= 8;
+    mgl_cuda_wide_sizes of = {.tokens = 2048,
+                              .sequences = 256,
+                              .logit_rows = 256,
+                              .pages_per_sequence = STRIDE,
+                              .workers = i / 2 % 2 != 0 ? WORKERS : 132,
+                              .few = i >= 4};
     world w;
-    open_world(&w, i == 2 ? experts_config : configs[0], &sizes);
-    assert_int_equal(w.wide.graph_count, graphs[i][12] + 1);
-    for (uint32_t j = 0; j < 13; j++) {
-      assert_int_equal(mgl_cuda_wide_graph_for(&w.wide, tokens[j]), graphs[i][j]);
+    open_world(&w, experts ? experts_config : configs[i % 2], &of);
+    const bool middle =
+        of.few && mgl_stages_has_middle(w.program, &(mgl_stages_graphs){true, 256, of.workers});
+    const uint32_t kind = !of.few ? 0 : experts ? 3 : middle ? 2 : 1;
+    kinds |= 1u << kind;
+    assert_int_equal(w.wide.graph_count, graphs[kind][14] + 1);
+    for (uint32_t j = 0; j < 15; j++) {
+      assert_int_equal(mgl_cuda_wide_graph_for(&w.wide, tokens[j]), graphs[kind][j]);
     }
     close_world(&w);
   }
+  assert_int_equal(kinds, 15);
   // The largest graph has no more tiles than are asked for.
   world w;
   mgl_cuda_wide_sizes sizes = {.tokens = 1100,

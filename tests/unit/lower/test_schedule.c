@@ -12,12 +12,12 @@
 #include <cmocka.h>
 
 #include "compile/compile.h"
-#include "compile/shard.h"
 #include "lower/choose.h"
 #include "lower/schedule.h"
 #include "lower/stages.h"
 #include "lower/words.h"
 #include "model/config.h"
+#include "support/bench_model.h"
 #include "support/must.h"
 #include "support/programs.h"
 #include "support/random_program.h"
@@ -30,38 +30,6 @@ enum { PROGRAMS = 40, MUTATIONS = 500, SAMPLES = 1, MODEL_STEP = 5 };
 #else
 enum { PROGRAMS = 200, MUTATIONS = 3000, SAMPLES = 2, MODEL_STEP = 1 };
 #endif
-
-#define CONFIGS MGL_TEST_DATA "/../../bench/configs"
-
-// Of bench/configs.
-static mgl_graph *bench_model(const char *name) {
-  char path[512];
-  static char json[1 << 14];
-  (void)snprintf(path, sizeof path, "%s/%s/config.json", CONFIGS, name);
-  FILE *file = fopen(path, "r");
-  assert_non_null(file);
-  size_t bytes = fread(json, 1, sizeof json, file);
-  (void)fclose(file);
-  return parsed_model(json, bytes, name);
-}
-
-static mgl_graph *fused_model(const char *name) {
-  mgl_graph *canonical = bench_model(name);
-  mgl_graph *program = NULL;
-  MUST(mgl_fuse_ops_cuda(canonical, &program, &err));
-  mgl_graph_destroy(canonical);
-  return program;
-}
-
-// A rank's part of a program that is not fused.
-static mgl_graph *fused_part(const mgl_graph *canonical, uint32_t ranks) {
-  mgl_graph *cut = NULL;
-  mgl_graph *program = NULL;
-  MUST(mgl_shard_program(canonical, ranks, &cut, &err));
-  MUST(mgl_fuse_ops_cuda(cut, &program, &err));
-  mgl_graph_destroy(cut);
-  return program;
-}
 
 static mgl_task_graph *compile_graph(const mgl_graph *program, mgl_target target, uint32_t tokens,
                                      uint32_t workers) {
@@ -109,7 +77,8 @@ static void judge_stages(const mgl_graph *program, uint32_t tokens, uint32_t wor
                          judge_function *judge, void *context) {
   uint32_t most = tokens < MGL_WIDE_MOST_TILE ? tokens : (uint32_t)MGL_WIDE_MOST_TILE;
   uint32_t least = tokens <= MGL_WIDE_MOST_TILE ? (uint32_t)MGL_WIDE_LEAST_TILE : most;
-  for (uint32_t tile = most; tile >= least; tile /= 2) {
+  for (uint32_t tile = most; tile >= least;
+       tile = tile == MGL_WIDE_MIDDLE_TILE ? (uint32_t)MGL_WIDE_LEAST_TILE : tile / 2) {
     judge_tiles(program, tokens, tile, workers, judge, context);
   }
 }
@@ -147,6 +116,7 @@ static void schedules_of_models_are_right(void **state) {
         judge_kernels(program, tokens, workers, i % 2 != 0, verify, counts);
       }
     }
+    judge_stages(program, MGL_WIDE_MIDDLE_TILE, 132, verify, counts);
     for (uint32_t tiles = 3; tiles < 8; tiles += tiles == 3 ? 2 : 1) {  // between powers of two
       judge_stages(program, tiles * MGL_WIDE_MOST_TILE, 132, verify, counts);
     }
@@ -156,30 +126,6 @@ static void schedules_of_models_are_right(void **state) {
     print_message("%s: %u schedules\n", mgl_lowering_name((mgl_lowering)i), counts[i]);
     assert_true(counts[i] > 0);
   }
-}
-
-// Small models have smaller tiles than large ones, whose weights would be read from the L2 more
-// often; several ranks add up whole tiles of tokens.
-static void tiles_suit_the_model(void **state) {
-  (void)state;
-  static const struct {
-    const char *name;
-    uint32_t of_128, of_256;
-  } models[] = {{"qwen3-0.6b", 64, 128}, {"llama-3.2-1b", 128, 256}, {"qwen3-8b", 128, 256}};
-  for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {
-    mgl_graph *program = fused_model(models[m].name);
-    assert_int_equal(mgl_stages_tile_tokens(program, 64, 64, 64, 132), 64);
-    assert_int_equal(mgl_stages_tile_tokens(program, 128, 256, 128, 132), models[m].of_128);
-    assert_int_equal(mgl_stages_tile_tokens(program, 256, 256, 256, 132), models[m].of_256);
-    assert_in_range(mgl_stages_tile_tokens(program, 256, 128, 256, 132), 64, 128);
-    assert_int_equal(mgl_stages_tile_tokens(program, 512, 256, 512, 132), 256);
-    mgl_graph_destroy(program);
-  }
-  mgl_graph *canonical = bench_model("qwen3-0.6b");
-  mgl_graph *part = fused_part(canonical, 2);
-  assert_int_equal(mgl_stages_tile_tokens(part, 256, 256, 256, 132), 256);
-  mgl_graph_destroy(part);
-  mgl_graph_destroy(canonical);
 }
 
 // Of a rank of several: parts of sums of all of them, and logits that all of them make.
@@ -252,7 +198,7 @@ static void iterations_of_every_model_are_right(void **state) {
   uint32_t counts[MGL_LOWER_COUNT] = {0};
   uint32_t models = 0;
   uint32_t covered = 0;
-  DIR *folder = opendir(CONFIGS);
+  DIR *folder = opendir(BENCH_CONFIGS);
   assert_non_null(folder);
   for (struct dirent *entry = NULL; (entry = readdir(folder)) != NULL;) {
     if (entry->d_name[0] != '.' && models++ % MODEL_STEP == 0) {
@@ -707,6 +653,7 @@ static void find_mutants_of_models(mutants *m) {
     judge_graph(program, MGL_TARGET_CUDA, 4, 3, find_mutants, m);
     judge_stages(program, 64, 5, find_mutants, m);
     judge_stages(program, 64, 40, find_mutants, m);
+    judge_stages(program, 192, 9, find_mutants, m);
     judge_stages(program, 256, 9, find_mutants, m);
     judge_stages(program, 512, 3, find_mutants, m);  // tiles that two steps share
     judge_kernels(program, 2, 9, false, find_mutants, m);
@@ -785,7 +732,6 @@ static void every_mutation_is_found(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(schedules_of_models_are_right),
-      cmocka_unit_test(tiles_suit_the_model),
       cmocka_unit_test(schedules_of_ranks_are_right),
       cmocka_unit_test(iterations_of_every_model_are_right),
       cmocka_unit_test(iterations_of_random_models_are_right),

@@ -54,9 +54,9 @@ enum { GRAPHS = 10 };  // of 64 to 2048 tokens
 static void schedules_of_codes_are_right(void **state) {
   (void)state;
   mgl_graph *program = coded_program(1152, 2304);
+  const mgl_stages_graphs of = {true, MGL_STAGES_USUAL_ROWS, 132};
   for (uint32_t graph = 0; graph < GRAPHS; graph++) {
-    const mgl_stages_options options =
-        mgl_stages_options_of(program, true, graph, MGL_STAGES_USUAL_ROWS, 132);
+    const mgl_stages_options options = mgl_stages_options_of(program, &of, graph);
     const uint32_t tokens = options.tokens;
     check_stages(program, tokens, 132);
     check_stages(program, tokens, 7);
@@ -80,7 +80,7 @@ static void schedules_of_codes_are_right(void **state) {
       head->group = 64;
     }
   }
-  const mgl_stages_options options = mgl_stages_options_of(program, true, GRAPHS - 1, 256, 132);
+  const mgl_stages_options options = mgl_stages_options_of(program, &of, GRAPHS - 1);
   assert_int_equal(options.tile_tokens, MGL_WIDE_MOST_CODED_TILE);
   check_stages(program, 64, 132);
   mgl_graph_destroy(program);

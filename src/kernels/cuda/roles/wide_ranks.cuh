@@ -180,10 +180,10 @@ MGL_DEVICE uint8_t *mgl_wide_piece(const mgl_wide_row_pieces *p, uint32_t i, uin
   const mgl_wide_own_unit unit = mgl_wide_own_unit_of(p->op, first, p->rank);
   const uint32_t column = unit.range * 2 + i % 2;
   const uint32_t there = p->tokens > unit.eight * 8 ? (p->tokens + 7) / 8 - unit.eight : 0;
-  *bytes = column * MGL_WIDE_K < p->op->k_padded &&
-                   mgl_wide_is_wanted(p->block, p->op, unit.eight * 8)
-               ? mgl_wide_least(behind - first, there) * 8 * MGL_WIDE_ROW_BYTES
-               : 0;
+  *bytes =
+      column * MGL_WIDE_K < p->op->k_padded && mgl_wide_is_wanted(p->block, p->op, unit.eight * 8)
+          ? mgl_wide_least(behind - first, there) * 8 * MGL_WIDE_ROW_BYTES
+          : 0;
   return (uint8_t *)p->op->out +
          ((uint64_t)column * p->op->row_tiles + unit.eight * 8) * MGL_WIDE_ROW_BYTES;
 }
@@ -240,8 +240,8 @@ MGL_DEVICE void mgl_wide_send_squares(const mgl_wide_worker *w, const mgl_cuda_o
   for (uint32_t i = begin * 8 + thread; i < end * 8; i += threads) {
     const mgl_wide_own_unit unit = mgl_wide_own_unit_of(op, i / 8, w->block->rank);
     float *squares = (float *)op->residual + unit.range * op->row_tiles + unit.eight * 8 + i % 8;
-    const bool there = unit.eight * 8 < w->block->token_count &&
-                       mgl_wide_is_wanted(w->block, op, unit.eight * 8);
+    const bool there =
+        unit.eight * 8 < w->block->token_count && mgl_wide_is_wanted(w->block, op, unit.eight * 8);
     const float own = there ? __ldcg(squares) : 0;
 #pragma unroll 1
     for (uint32_t to = 0; to < MGL_RANKS; to++) {

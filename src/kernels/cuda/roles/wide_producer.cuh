@@ -169,9 +169,9 @@ MGL_DEVICE bool mgl_wide_produce_linear(mgl_wide_worker *w, const mgl_wide_slot 
   return mgl_wide_produce_tile(w, slot, known);
 }
 
-// Done once in a launch. Beside codes and tiles of 256 tokens the compiler has too few registers
-// for it within the producer.
-#if MGL_PACKINGS > 1 && !defined(MGL_WIDE_TILE)
+// Done once in a launch. Beside codes, or several ranks, and tiles of 256 tokens the compiler has too
+// few registers for it within the producer.
+#if (MGL_PACKINGS > 1 || MGL_RANKS > 1) && !defined(MGL_WIDE_TILE)
 #define MGL_WIDE_ONCE static __device__ __noinline__
 #else
 #define MGL_WIDE_ONCE MGL_DEVICE
@@ -263,6 +263,9 @@ MGL_DEVICE const mgl_wide_slot *mgl_wide_fill_slot(mgl_wide_worker *w, uint32_t 
     const bool picks = (slot->op.flags & MGL_WIDE_WANTED) != 0;
     if (MGL_RANKS == 1 && linear && (picks || mgl_wide_is_logits(&slot->op))) {
       mgl_wide_pick_tile(w->block, slot);
+    } else if (MGL_RANKS > 1 && linear && picks &&
+               !mgl_wide_has_wanted(w->block, &slot->op, slot->step.begin)) {
+      slot->step.end = slot->step.begin;
     }
   }
   if (w->lane == 0 && mgl_wide_has_attention(&slot->op)) {

@@ -252,12 +252,15 @@ MGL_DEVICE void mgl_wide_send_squares(const mgl_wide_worker *w, const mgl_cuda_o
   }
 }
 
-// Sends what a step has made to the others that need it. (Logits are there already.) sent: of whom
-// the copy engine serves, pieces so far.
+// Sends what a step has made to the others that need it, if anybody does. (Logits are there
+// already.) sent: of whom the copy engine serves, pieces so far.
 MGL_DEVICE void mgl_wide_send_step(const mgl_wide_worker *w, const mgl_cuda_op *op, uint32_t begin,
                                    uint32_t end, uint32_t thread, uint32_t threads,
                                    uint32_t *sent) {
   const bool turned = (op->flags & MGL_WIDE_TURNED) != 0, parts = mgl_wide_leaves_parts(op);
+  if (parts && !mgl_wide_has_wanted(w->block, op, begin)) {
+    return;
+  }
 #if MGL_TARGET_WGMMA
   if (turned && thread == 0 && parts) {
     mgl_wide_bounce_part(w, op, begin, end, sent);

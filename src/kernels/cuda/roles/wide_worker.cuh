@@ -237,14 +237,6 @@ MGL_DEVICE bool mgl_wide_is_logits(const mgl_cuda_op *op) {
   return op->kind == MGL_OP_LOGITS;
 }
 
-// Of several ranks: whether anybody reads what an op makes of a tile of tokens. (Of one rank, steps
-// are given such tiles alone: mgl_wide_pick_tile.)
-MGL_DEVICE bool mgl_wide_is_wanted(const mgl_wide_block *block, const mgl_cuda_op *op,
-                                   uint32_t token) {
-  return MGL_RANKS == 1 || (op->flags & MGL_WIDE_WANTED) == 0 ||
-         (block->wanted_bits >> token / MGL_WIDE_TILE_TOKENS & 1) != 0;
-}
-
 // Linears of sorted rows.
 MGL_DEVICE bool mgl_wide_is_of_experts(uint32_t kind) {
   return MGL_WIDE_EXPERTS && (kind == MGL_OP_EXPERTS_UP || kind == MGL_OP_EXPERTS_DOWN);
@@ -276,6 +268,24 @@ MGL_DEVICE uint32_t mgl_wide_feature_tiles(uint32_t blocks) {
 // Tiles of an op's tokens, of which the last one need not be whole.
 MGL_DEVICE uint32_t mgl_wide_token_tiles(const mgl_cuda_op *op) {
   return (op->tokens + MGL_WIDE_TILE_TOKENS - 1) / MGL_WIDE_TILE_TOKENS;
+}
+
+// Of several ranks: whether anybody reads what an op makes of a tile of tokens. (Of one rank, steps
+// are given such tiles alone.)
+MGL_DEVICE bool mgl_wide_is_wanted(const mgl_wide_block *block, const mgl_cuda_op *op,
+                                   uint32_t token) {
+  return MGL_RANKS == 1 || (op->flags & MGL_WIDE_WANTED) == 0 ||
+         (block->wanted_bits >> token / MGL_WIDE_TILE_TOKENS & 1) != 0;
+}
+
+// The same of the tile of a linear's step.
+MGL_DEVICE bool mgl_wide_has_wanted(const mgl_wide_block *block, const mgl_cuda_op *op,
+                                    uint32_t begin) {
+  uint32_t tile = begin / (op->k_padded / MGL_WIDE_K) % mgl_wide_token_tiles(op);
+  if ((op->flags & MGL_WIDE_TURNED) != 0) {
+    tile = mgl_wide_turned(tile, block->rank, MGL_RANKS);
+  }
+  return mgl_wide_is_wanted(block, op, tile * MGL_WIDE_TILE_TOKENS);
 }
 
 MGL_DEVICE void mgl_wide_expert_rows(const mgl_wide_worker *w, uint32_t blocks,
@@ -315,8 +325,7 @@ MGL_DEVICE mgl_wide_tile mgl_wide_tile_of(const mgl_wide_worker *w, const mgl_cu
     tile.token = mgl_wide_turned(tile.token, w->block->rank, MGL_RANKS);
   }
   tile.token *= MGL_WIDE_TILE_TOKENS;
-  const bool there =
-      rows > tile.token && begin < end && mgl_wide_is_wanted(w->block, op, tile.token);
+  const bool there = rows > tile.token && begin < end;
   tile.tokens = there ? mgl_wide_least(rows - tile.token, MGL_WIDE_TILE_TOKENS) : 0;
   return tile;
 }

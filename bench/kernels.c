@@ -359,7 +359,8 @@ static void report_attention(mgl_simd simd, double seconds) {
                  .dtype = MGL_DTYPE_BF16,
                  .page_tokens = page_tokens,
                  .kv_head_count = kv_heads,
-                 .head_dim = head_dim},
+                 .head_dim = head_dim,
+                 .page_count = pages},
           .head_count = heads,
           .scale = 0.088f,
           .out = out,
@@ -412,7 +413,8 @@ static void report_small(mgl_simd simd) {
                                     .dtype = MGL_DTYPE_BF16,
                                     .page_tokens = 16,
                                     .kv_head_count = kv_heads,
-                                    .head_dim = head_dim}};
+                                    .head_dim = head_dim,
+                                    .page_count = 1}};
   mgl_silu_mul_args silu = {x, y, out, MGL_DTYPE_BF16};
   mgl_add_args add = {y, x};
   double times[7] = {now()};

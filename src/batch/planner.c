@@ -9,7 +9,7 @@
 
 // kernels/cuda/planner.cu expects structs of these sizes.
 _Static_assert(sizeof(mgl_planner_slot) == 56 && sizeof(mgl_planner_page) == 64 &&
-                   sizeof(mgl_planner_command) == 32 && sizeof(mgl_planner_limits) == 40,
+                   sizeof(mgl_planner_command) == 32 && sizeof(mgl_planner_limits) == 44,
                "one layout for host and device");
 
 static const mgl_lanes one_lane = {.lane = 0, .count = 1};
@@ -80,13 +80,12 @@ mgl_status mgl_planner_size(const mgl_planner_limits *limits, uint64_t *out_byte
 
 // All pages are free, the lowest numbers on top, and none is cached.
 static void empty_pages(mgl_planner *p) {
-  uint32_t *free_pages = mgl_planner_array(p, p->free_at);
-  for (uint32_t i = 0; i < p->limits.page_count; i++) {
-    free_pages[i] = p->limits.page_count - 1 - i;
-  }
   memset(mgl_planner_array(p, p->buckets_at), 0xff,
          ((size_t)p->bucket_mask + 1) * sizeof(uint32_t));
   memset(mgl_planner_pages(p), 0, (size_t)p->limits.page_count * sizeof(mgl_planner_page));
+  for (uint32_t i = 0; i < p->limits.page_count; i++) {
+    mgl_planner_put_free(p, i, p->limits.page_count - 1 - i);
+  }
   p->free_count = p->limits.page_count;
   p->idle_count = 0;
   p->cached_count = 0;

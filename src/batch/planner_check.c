@@ -81,6 +81,9 @@ static mgl_status count_lists(const mgl_planner *p, page_facts *facts, mgl_error
     if (pages[free_pages[i]].cached != 0) {
       return broken(err, "a free page is cached", free_pages[i]);
     }
+    if (p->limits.runs != 0 && pages[free_pages[i]].free_index != i) {
+      return broken(err, "a free page is not where it says", free_pages[i]);
+    }
     facts[free_pages[i]].lists++;
   }
   for (uint32_t page = p->oldest; page != MGL_NO_PAGE; page = pages[page].newer) {

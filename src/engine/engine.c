@@ -20,7 +20,8 @@ static mgl_planner_limits planner_limits(const mgl_runner *runner,
                               .page_count = mgl_runner_page_count(runner),
                               .pages_per_sequence = limits->pages_per_sequence,
                               .prompts_first = options->prompts_first,
-                              .prefix_cache = options->prefix_cache};
+                              .prefix_cache = options->prefix_cache,
+                              .runs = 1};
 }
 
 mgl_status mgl_engine_create(mgl_runner *runner, const mgl_engine_options *options,

@@ -41,6 +41,11 @@
 // pages back and waits in front; its tokens are computed again later. One sequence alone always has
 // enough (mgl_planner_check_request).
 //
+// With `runs` a sequence takes the page behind its last one, if that is free; else it goes on, or
+// begins, where a sequence's share of the pool begins that is free, its own before the others';
+// else with any page. So what a sequence holds lies together, which a CPU reads faster
+// (docs/log/304).
+//
 // Prefix cache. The full pages of a prompt have keys (batch/page_key.h). When rows that fill such a
 // page are planned, the page is entered under its key, for plans after this one; a request that is
 // admitted takes over the pages at the beginning of its prompt that it finds, but computes at least
@@ -83,6 +88,7 @@ typedef struct mgl_planner_limits {
   uint32_t prefix_cache;        // 1: on
   uint32_t late;  // 1: results come up to one iteration after the next plan (on a GPU), so a slot
                   // that a settle freed takes no new request before the next turn
+  uint32_t runs;  // 1: pages of a sequence follow each other where they can (on the host only)
 } mgl_planner_limits;
 
 typedef enum mgl_slot_state {
@@ -137,7 +143,8 @@ typedef struct mgl_planner_page {
   uint32_t next;        // cached page of the same bucket, or MGL_NO_PAGE
   uint32_t older;       // idle: neighbours in order of release, or MGL_NO_PAGE
   uint32_t newer;
-  uint32_t padding[3];
+  uint32_t free_index;  // with runs, of a free page: its index on the stack
+  uint32_t padding[2];
 } mgl_planner_page;
 
 typedef struct mgl_planner_counts {

@@ -40,6 +40,16 @@ MGL_PLANNER_FN uint32_t mgl_planner_pages_for(const mgl_planner *p, uint32_t tok
   return (tokens + p->limits.page_tokens - 1) / p->limits.page_tokens;
 }
 
+// Puts a page onto the stack of free ones.
+MGL_PLANNER_FN void mgl_planner_put_free(mgl_planner *p, uint32_t index, uint32_t page) {
+  mgl_planner_array(p, p->free_at)[index] = page;
+#ifndef __CUDACC__
+  if (p->limits.runs != 0) {
+    mgl_planner_pages(p)[page].free_index = index;
+  }
+#endif
+}
+
 // --- idle pages (one lane) -----------------------------------------------------------------------
 
 MGL_PLANNER_FN void mgl_planner_idle_append(mgl_planner *p, uint32_t page) {
@@ -113,12 +123,11 @@ MGL_PLANNER_FN void mgl_planner_cache_remove(mgl_planner *p, uint32_t page) {
 // One lane: gives up idle pages, the least recently released first, until `wanted` pages are free.
 // There are enough.
 MGL_PLANNER_FN void mgl_planner_evict(mgl_planner *p, uint32_t wanted) {
-  uint32_t *free_pages = mgl_planner_array(p, p->free_at);
   while (p->free_count < wanted) {
     uint32_t page = p->oldest;
     mgl_planner_idle_remove(p, page);
     mgl_planner_cache_remove(p, page);
-    free_pages[p->free_count++] = page;
+    mgl_planner_put_free(p, p->free_count++, page);
     p->counts.evictions++;
   }
 }
@@ -131,7 +140,6 @@ MGL_PLANNER_FN void mgl_planner_release(mgl_lanes lanes, mgl_planner *p, uint32_
   mgl_planner_slot *s = &mgl_planner_slots(p)[slot];
   mgl_planner_page *pages = mgl_planner_pages(p);
   const int32_t *table = mgl_planner_table(p, slot);
-  uint32_t *free_pages = mgl_planner_array(p, p->free_at);
   uint32_t *idle = mgl_planner_array(p, p->idle_at);
   uint32_t count = s->page_count;
   uint32_t freed = p->free_count;
@@ -148,7 +156,7 @@ MGL_PLANNER_FN void mgl_planner_release(mgl_lanes lanes, mgl_planner *p, uint32_
     if (stays) {
       idle[idled + stays_before] = page;
     } else if (goes) {
-      free_pages[freed + goes_before] = page;
+      mgl_planner_put_free(p, freed + goes_before, page);
     }
     idled += total_stays;
     freed += total_goes;

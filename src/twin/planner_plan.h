@@ -212,8 +212,53 @@ MGL_PLANNER_FN void mgl_planner_preempt(mgl_lanes lanes, mgl_planner *p) {
   mgl_lanes_sync(lanes);
 }
 
-// Takes the pages for rows[], `count` in all; as many are free.
-MGL_PLANNER_FN void mgl_planner_take_pages(mgl_lanes lanes, mgl_planner *p, uint32_t count) {
+#ifndef __CUDACC__
+
+MGL_PLANNER_FN bool mgl_planner_page_is_free(const mgl_planner *p, uint64_t page) {
+  const mgl_planner_page *pages = mgl_planner_pages(p);
+  return page < p->limits.page_count && pages[page].references == 0 && pages[page].cached == 0;
+}
+
+// Which free page is to be number `index` of a slot: limits.runs.
+MGL_PLANNER_FN uint32_t mgl_planner_next_page(const mgl_planner *p, uint32_t slot, uint32_t index) {
+  const int32_t *table = mgl_planner_table(p, slot);
+  uint32_t places = p->limits.sequences;
+  if (index > 0 && mgl_planner_page_is_free(p, (uint64_t)table[index - 1] + 1)) {
+    return (uint32_t)table[index - 1] + 1;
+  }
+  for (uint32_t i = 0; i < places; i++) {
+    uint64_t place = (slot + i) % places;
+    uint32_t page = (uint32_t)(place * p->limits.page_count / places);
+    if (mgl_planner_page_is_free(p, page)) {
+      return page;
+    }
+  }
+  return mgl_planner_array(p, p->free_at)[p->free_count - 1];
+}
+
+// mgl_planner_take_pages with limits.runs, by one lane.
+MGL_PLANNER_FN void mgl_planner_take_runs(mgl_planner *p) {
+  const uint32_t *order = mgl_planner_array(p, p->order_at);
+  const uint32_t *rows = mgl_planner_array(p, p->rows_at);
+  mgl_planner_page *pages = mgl_planner_pages(p);
+  for (uint32_t i = 0; i < p->running; i++) {
+    mgl_planner_slot *s = &mgl_planner_slots(p)[order[i]];
+    uint32_t gets = rows[i] % MGL_ROWS_DECODE;
+    uint32_t end = gets > 0 ? mgl_planner_pages_for(p, s->computed + gets) : 0;
+    for (; s->page_count < end; s->page_count++) {
+      uint32_t page = mgl_planner_next_page(p, order[i], s->page_count);
+      uint32_t top = mgl_planner_array(p, p->free_at)[--p->free_count];
+      mgl_planner_put_free(p, pages[page].free_index, top);
+      mgl_planner_table(p, order[i])[s->page_count] = (int32_t)page;
+      pages[page].references = 1;
+    }
+  }
+}
+
+#endif
+
+// mgl_planner_take_pages from the top of the stack; free_count is left to the caller.
+MGL_PLANNER_FN void mgl_planner_take_top(mgl_lanes lanes, mgl_planner *p) {
   mgl_planner_slot *slots = mgl_planner_slots(p);
   mgl_planner_page *pages = mgl_planner_pages(p);
   const uint32_t *order = mgl_planner_array(p, p->order_at);
@@ -239,10 +284,25 @@ MGL_PLANNER_FN void mgl_planner_take_pages(mgl_lanes lanes, mgl_planner *p, uint
     }
     top -= total;
   }
+}
+
+// Takes the pages for rows[], `count` in all; as many are free.
+MGL_PLANNER_FN void mgl_planner_take_pages(mgl_lanes lanes, mgl_planner *p, uint32_t count) {
+  uint32_t left = p->free_count - count;
+#ifndef __CUDACC__
+  if (p->limits.runs != 0) {
+    if (lanes.lane == 0) {
+      mgl_planner_take_runs(p);
+    }
+  } else
+#endif
+  {
+    mgl_planner_take_top(lanes, p);
+  }
   mgl_lanes_sync(lanes);
   if (lanes.lane == 0) {
     uint32_t used = p->limits.page_count - p->idle_count;
-    p->free_count -= count;
+    p->free_count = left;
     used -= p->free_count;
     p->pages_used_most = used > p->pages_used_most ? used : p->pages_used_most;
   }

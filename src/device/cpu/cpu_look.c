@@ -67,11 +67,10 @@ typedef struct kv_place {
 static kv_place place_of(const mgl_kv_layer *layer, uint32_t page, size_t i) {
   size_t dims = layer->head_dim;
   size_t tokens = layer->page_tokens;
-  size_t head = (size_t)page * layer->kv_head_count + i / (tokens * dims);
+  size_t block = mgl_kv_block(layer, page, i / (tokens * dims));
   size_t token = i / dims % tokens;
   size_t dim = i % dims;
-  return (kv_place){.k = (head * dims + dim) * tokens + token,
-                    .v = (head * tokens + token) * dims + dim};
+  return (kv_place){.k = block + dim * tokens + token, .v = block + token * dims + dim};
 }
 
 static size_t page_elements(const mgl_kv_layer *layer) {

@@ -39,7 +39,8 @@ static mgl_status map_kv(mgl_cpu_memory *memory, const mgl_topology *topology, m
                                      .kv_head_count = tensor->dims[0].number,
                                      .head_dim = tensor->dims[1].number,
                                      .k_scale = tensor->k_scale,
-                                     .v_scale = tensor->v_scale};
+                                     .v_scale = tensor->v_scale,
+                                     .page_count = memory->options.page_count};
       at += 2 * half;
     }
   }

@@ -226,8 +226,7 @@ static void gather_queries(const attention_unit *unit) {
 
 // Where K of a page of one KV head begins; V has the same layout of pages and heads.
 INLINE size_t block_of(const mgl_kv_layer *kv, size_t page, size_t kv_head) {
-  return (page * kv->kv_head_count + kv_head) * kv->page_tokens * kv->head_dim *
-         mgl_dtype_bytes(kv->dtype);
+  return mgl_kv_block(kv, page, kv_head) * mgl_dtype_bytes(kv->dtype);
 }
 
 static void list_next(const mgl_kv_layer *kv, const mgl_attention_range *next,

@@ -160,7 +160,11 @@ typedef struct mgl_rope_args {
 
 // The KV cache of one layer. K is stored with the position fastest inside a page, so that a vector
 // of scores needs no horizontal sum; V with the head dim fastest.
-//   K: [pages, HKV, HD, P]   V: [pages, HKV, P, HD]   both of dtype bf16, f32 or e4m3
+//   K: [blocks, HKV, B, HD, P]   V: [blocks, HKV, B, P, HD]   both of dtype bf16, f32 or e4m3
+// A block is B = MGL_KV_BLOCK_TOKENS / P pages with consecutive numbers, the last one those that
+// are left. So pages of a sequence that follow each other are one stream of each head, which a
+// processor reads faster than pages that lie apart (docs/log/304); and a sequence of few tokens
+// touches little memory, which one of all pages of a head would not.
 // E4M3 elements are what a value over its scale rounds to (mgl_f32_to_e4m3); the scales are
 // multiplied in behind the sums, onto the scores and the results.
 typedef struct mgl_kv_layer {
@@ -171,7 +175,18 @@ typedef struct mgl_kv_layer {
   uint32_t kv_head_count;
   uint32_t head_dim;
   float k_scale, v_scale;  // of e4m3; other dtypes have none
+  uint32_t page_count;     // of all sequences
 } mgl_kv_layer;
+
+enum { MGL_KV_BLOCK_TOKENS = 1024 };
+
+// Elements of K, or of V, in front of those of one head in a page.
+static inline size_t mgl_kv_block(const mgl_kv_layer *kv, size_t page, size_t kv_head) {
+  size_t pages = MGL_KV_BLOCK_TOKENS / kv->page_tokens, first = page / pages * pages;
+  pages = kv->page_count - first < pages ? kv->page_count - first : pages;
+  return (first * kv->kv_head_count + kv_head * pages + page - first) * kv->page_tokens *
+         kv->head_dim;
+}
 
 static inline float mgl_kv_k_scale(const mgl_kv_layer *kv) {
   return kv->dtype == MGL_DTYPE_KV8 ? kv->k_scale : 1;

@@ -299,12 +299,12 @@ static void rope(const mgl_rope_args *args, size_t begin, size_t end) {
 }
 
 static size_t key_index(const mgl_kv_layer *kv, size_t page, size_t head, size_t i, size_t offset) {
-  return ((page * kv->kv_head_count + head) * kv->head_dim + i) * kv->page_tokens + offset;
+  return mgl_kv_block(kv, page, head) + i * kv->page_tokens + offset;
 }
 
 static size_t value_index(const mgl_kv_layer *kv, size_t page, size_t head, size_t offset,
                           size_t i) {
-  return ((page * kv->kv_head_count + head) * kv->page_tokens + offset) * kv->head_dim + i;
+  return mgl_kv_block(kv, page, head) + offset * kv->head_dim + i;
 }
 
 static void kv_write(const mgl_kv_write_args *args, size_t begin, size_t end) {

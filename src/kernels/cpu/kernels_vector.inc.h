@@ -218,7 +218,7 @@ static void kv_write(const mgl_kv_write_args *args, size_t begin, size_t end) {
     for (size_t head = args->head_begin; head < args->head_end; head++) {
       size_t row = (head - args->head_begin) * head_dim;
       const float *v = args->v + t * args->v_stride + row;
-      size_t block = (page * kv->kv_head_count + head) * head_dim * page_tokens;
+      size_t block = mgl_kv_block(kv, page, head);
       write_key(kv, block + offset, args->k + t * args->k_stride + row);
       for (size_t i = 0; i < head_dim; i += vec_lanes) {
         vec value = vec_div(load_up_to(v, MGL_DTYPE_F32, i, head_dim - i), scale);

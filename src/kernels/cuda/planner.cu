@@ -4,7 +4,7 @@
 #include "twin/planner_requests.h"
 
 static_assert(sizeof(mgl_planner_slot) == 56 && sizeof(mgl_planner_page) == 64 &&
-                  sizeof(mgl_planner_command) == 32 && sizeof(mgl_planner_limits) == 40,
+                  sizeof(mgl_planner_command) == 32 && sizeof(mgl_planner_limits) == 44,
               "as the host lays them out");
 
 extern "C" __global__ void __launch_bounds__(32)

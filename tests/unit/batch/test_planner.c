@@ -379,6 +379,33 @@ static void the_least_recently_released_pages_are_evicted(void **state) {
   mgl_planner_destroy(p);
 }
 
+static void expect_pages(const mgl_planner *p, uint32_t slot, uint32_t first, uint32_t count,
+                         int32_t page) {
+  assert_true(first + count <= mgl_planner_slot_of(p, slot)->page_count);
+  for (uint32_t i = 0; i < count; i++) {
+    assert_int_equal(mgl_planner_pages_of(p, slot)[first + i], page + (int32_t)i);
+  }
+}
+
+// Four sequences share 64 pages of 4 tokens, so that their places begin at 0, 16, 32 and 48.
+static void pages_of_a_sequence_follow_each_other(void **state) {
+  (void)state;
+  mgl_planner_limits limits = usual;
+  limits.runs = 1;
+  mgl_planner *p = create(&limits);
+  submit(p, 0, 60, 60, NULL);
+  submit(p, 1, 4, 60, NULL);
+  submit(p, 2, 4, 60, NULL);
+  for (int i = 0; i < 20; i++) {
+    turn(p);
+  }
+  expect_pages(p, 0, 0, 16, 0);
+  expect_pages(p, 0, 16, 2, 48);  // page 16 is slot 1's: it went on in the place of a fourth
+  expect_pages(p, 1, 0, 5, 16);
+  expect_pages(p, 2, 0, 5, 32);
+  mgl_planner_destroy(p);
+}
+
 static void all_can_begin_anew(void **state) {
   (void)state;
   mgl_planner *p = create(&usual);
@@ -412,6 +439,7 @@ static mgl_planner_limits random_limits(world *w) {
   l.prompts_first = world_chance(w, 10);
   l.prefix_cache = world_chance(w, 60);
   l.late = world_chance(w, 50);
+  l.runs = world_chance(w, 50);
   return l;
 }
 
@@ -588,6 +616,7 @@ int main(void) {
       cmocka_unit_test(a_slot_waits_a_turn_where_results_are_late),
       cmocka_unit_test(prefixes_are_found_from_the_next_plan_on),
       cmocka_unit_test(the_least_recently_released_pages_are_evicted),
+      cmocka_unit_test(pages_of_a_sequence_follow_each_other),
       cmocka_unit_test(all_can_begin_anew),
       cmocka_unit_test(properties_hold_over_random_turns),
   };

@@ -94,7 +94,8 @@ static void many_lanes_decide_as_one(void **state) {
                                  .page_count = i % 4 == 0 ? 400 : 40 + i,
                                  .pages_per_sequence = 30,
                                  .prefix_cache = i % 5 != 0,
-                                 .late = i % 2};
+                                 .late = i % 2,
+                                 .runs = i / 2 % 2};
     run_world(&limits, 100 + i, lanes[i % 6], turns, &m);
   }
   print_message("%llu calls compared\n", (unsigned long long)m.calls);

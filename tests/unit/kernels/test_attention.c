@@ -27,14 +27,23 @@ typedef struct shape {
   const float *sinks;  // [kv_heads * group]; NULL: none
 } shape;
 
+// Elements before a page of a head: whole blocks of 1024 tokens of all heads, then, in a block of
+// as many pages as are left, other heads and pages.
+static size_t page_index(const mgl_kv_layer *kv, size_t page, size_t head) {
+  size_t whole = 1024 / kv->page_tokens, before = page / whole * whole;
+  size_t pages = kv->page_count - before > whole ? whole : kv->page_count - before;
+  size_t index = before * kv->kv_head_count + head * pages + page % whole;
+  return index * kv->page_tokens * kv->head_dim;
+}
+
 static size_t key_index(const mgl_kv_layer *kv, size_t slot, size_t head, size_t i) {
   size_t page = slot / kv->page_tokens, offset = slot % kv->page_tokens;
-  return ((page * kv->kv_head_count + head) * kv->head_dim + i) * kv->page_tokens + offset;
+  return page_index(kv, page, head) + i * kv->page_tokens + offset;
 }
 
 static size_t value_index(const mgl_kv_layer *kv, size_t slot, size_t head, size_t i) {
   size_t page = slot / kv->page_tokens, offset = slot % kv->page_tokens;
-  return ((page * kv->kv_head_count + head) * kv->page_tokens + offset) * kv->head_dim + i;
+  return page_index(kv, page, head) + offset * kv->head_dim + i;
 }
 
 static size_t cache_slot(const cache *c, size_t s, size_t position) {
@@ -64,8 +73,8 @@ static cache cache_create(const shape *sh, const size_t *lengths, size_t sequenc
   size_t elements = page_count * per_page * sh->kv_heads * sh->head_dim;
   c.k = guarded_create(elements * mgl_dtype_bytes(sh->kv_dtype), 0);
   c.v = guarded_create(elements * mgl_dtype_bytes(sh->kv_dtype), 0);
-  c.kv = (mgl_kv_layer){c.k.data,     c.v.data,     sh->kv_dtype, sh->page_tokens,
-                        sh->kv_heads, sh->head_dim, 0.37f,        0.0019f};
+  c.kv = (mgl_kv_layer){c.k.data,     c.v.data, sh->kv_dtype, sh->page_tokens,     sh->kv_heads,
+                        sh->head_dim, 0.37f,    0.0019f,      (uint32_t)page_count};
   int32_t *pages = malloc(page_count * sizeof *pages);
   c.block_tables = malloc(sequence_count * c.table_stride * sizeof *c.block_tables);
   for (size_t i = 0; i < page_count; i++) {

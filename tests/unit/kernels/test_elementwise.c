@@ -260,7 +260,8 @@ static void kv_write_rounds_into_slots(void **state) {
     guarded k_cache = guarded_create(cached * mgl_dtype_bytes(dtype), 0);
     guarded v_cache = guarded_create(cached * mgl_dtype_bytes(dtype), 0);
     mgl_kv_layer kv = {k_cache.data, v_cache.data,       dtype,  (uint32_t)page_tokens,
-                       heads,        (uint32_t)head_dim, 0.003f, 1.5f};
+                       heads,        (uint32_t)head_dim, 0.003f, 1.5f,
+                       pages};
     const float k_scale = dtype == MGL_DTYPE_KV8 ? kv.k_scale : 1;
     const float v_scale = dtype == MGL_DTYPE_KV8 ? kv.v_scale : 1;
     mgl_kv_write_args args = {.k = (float *)k.data + head_begin * head_dim,
@@ -279,7 +280,7 @@ static void kv_write_rounds_into_slots(void **state) {
         t++;
       }
       for (size_t j = 0; j < slot_floats; j++) {
-        size_t block = slot / page_tokens * heads + j / head_dim, d = j % head_dim;
+        size_t block = j / head_dim * pages + slot / page_tokens, d = j % head_dim;
         size_t offset = slot % page_tokens;
         float key =
             element_load(k_cache.data, dtype, (block * head_dim + d) * page_tokens + offset);
@@ -343,7 +344,7 @@ static void kv_write_rounds_to_codes_as_the_reference(void **state) {
         .v_stride = head_dim,
         .head_end = 1,
         .slots = slots,
-        .kv = {k_cache.data, v_cache.data, MGL_DTYPE_KV8, page_tokens, 1, head_dim, 1, 1}};
+        .kv = {k_cache.data, v_cache.data, MGL_DTYPE_KV8, page_tokens, 1, head_dim, 1, 1, 1}};
     level(l)->kv_write(&args, 0, page_tokens);
     for (size_t i = 0; i < cases; i++) {
       const uint8_t expected = mgl_f32_to_e4m3(values[i]);

@@ -169,8 +169,8 @@ MGL_DEVICE bool mgl_wide_produce_linear(mgl_wide_worker *w, const mgl_wide_slot 
   return mgl_wide_produce_tile(w, slot, known);
 }
 
-// Done once in a launch. Beside codes, or several ranks, and tiles of 256 tokens the compiler has too
-// few registers for it within the producer.
+// Done once in a launch. Beside codes, or several ranks, and tiles of 256 tokens the compiler has
+// too few registers for it within the producer.
 #if (MGL_PACKINGS > 1 || MGL_RANKS > 1) && !defined(MGL_WIDE_TILE)
 #define MGL_WIDE_ONCE static __device__ __noinline__
 #else

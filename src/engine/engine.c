@@ -21,7 +21,7 @@ static mgl_planner_limits planner_limits(const mgl_runner *runner,
                               .pages_per_sequence = limits->pages_per_sequence,
                               .prompts_first = options->prompts_first,
                               .prefix_cache = options->prefix_cache,
-                              .runs = 1};
+                              .runs = MGL_RUN_TOKENS / limits->page_tokens};
 }
 
 mgl_status mgl_engine_create(mgl_runner *runner, const mgl_engine_options *options,

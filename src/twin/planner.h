@@ -42,9 +42,8 @@
 // enough (mgl_planner_check_request).
 //
 // With `runs` a sequence takes the page behind its last one, if that is free; else it goes on, or
-// begins, where a sequence's share of the pool begins that is free, its own before the others';
-// else with any page. So what a sequence holds lies together, which a CPU reads faster
-// (docs/log/304).
+// begins, with the first free page whose number is a multiple of `runs`; else with any page. So
+// what a sequence holds lies together, which a CPU reads faster (docs/log/304).
 //
 // Prefix cache. The full pages of a prompt have keys (batch/page_key.h). When rows that fill such a
 // page are planned, the page is entered under its key, for plans after this one; a request that is
@@ -67,6 +66,7 @@ enum {
   MGL_PLANNER_MAX_PAGES = 1 << 26,  // of the pool
   MGL_PLANNER_DECODE_SHARE = 16,    // prompts keep one row of so many
   MGL_PAGE_KEY_WORDS = 4,
+  MGL_RUN_TOKENS = 512,  // longer runs are not read faster, and short sequences touch more memory
 };
 
 #define MGL_NO_PAGE UINT32_MAX
@@ -88,7 +88,7 @@ typedef struct mgl_planner_limits {
   uint32_t prefix_cache;        // 1: on
   uint32_t late;  // 1: results come up to one iteration after the next plan (on a GPU), so a slot
                   // that a settle freed takes no new request before the next turn
-  uint32_t runs;  // 1: pages of a sequence follow each other where they can (on the host only)
+  uint32_t runs;  // of so many pages a sequence gets, if they are free; 0: any (on a device always)
 } mgl_planner_limits;
 
 typedef enum mgl_slot_state {

@@ -222,15 +222,12 @@ MGL_PLANNER_FN bool mgl_planner_page_is_free(const mgl_planner *p, uint64_t page
 // Which free page is to be number `index` of a slot: limits.runs.
 MGL_PLANNER_FN uint32_t mgl_planner_next_page(const mgl_planner *p, uint32_t slot, uint32_t index) {
   const int32_t *table = mgl_planner_table(p, slot);
-  uint32_t places = p->limits.sequences;
   if (index > 0 && mgl_planner_page_is_free(p, (uint64_t)table[index - 1] + 1)) {
     return (uint32_t)table[index - 1] + 1;
   }
-  for (uint32_t i = 0; i < places; i++) {
-    uint64_t place = (slot + i) % places;
-    uint32_t page = (uint32_t)(place * p->limits.page_count / places);
+  for (uint64_t page = 0; page < p->limits.page_count; page += p->limits.runs) {
     if (mgl_planner_page_is_free(p, page)) {
-      return page;
+      return (uint32_t)page;
     }
   }
   return mgl_planner_array(p, p->free_at)[p->free_count - 1];

@@ -387,11 +387,11 @@ static void expect_pages(const mgl_planner *p, uint32_t slot, uint32_t first, ui
   }
 }
 
-// Four sequences share 64 pages of 4 tokens, so that their places begin at 0, 16, 32 and 48.
+// Runs of 16 pages of 64.
 static void pages_of_a_sequence_follow_each_other(void **state) {
   (void)state;
   mgl_planner_limits limits = usual;
-  limits.runs = 1;
+  limits.runs = 16;
   mgl_planner *p = create(&limits);
   submit(p, 0, 60, 60, NULL);
   submit(p, 1, 4, 60, NULL);
@@ -400,9 +400,12 @@ static void pages_of_a_sequence_follow_each_other(void **state) {
     turn(p);
   }
   expect_pages(p, 0, 0, 16, 0);
-  expect_pages(p, 0, 16, 2, 48);  // page 16 is slot 1's: it went on in the place of a fourth
+  expect_pages(p, 0, 16, 2, 48);  // page 16 is slot 1's
   expect_pages(p, 1, 0, 5, 16);
   expect_pages(p, 2, 0, 5, 32);
+  submit(p, 3, 4, 60, NULL);  // where no run begins
+  turn(p);
+  assert_int_equal(mgl_planner_slot_of(p, 3)->page_count, 1);
   mgl_planner_destroy(p);
 }
 
@@ -439,7 +442,7 @@ static mgl_planner_limits random_limits(world *w) {
   l.prompts_first = world_chance(w, 10);
   l.prefix_cache = world_chance(w, 60);
   l.late = world_chance(w, 50);
-  l.runs = world_chance(w, 50);
+  l.runs = world_chance(w, 50) ? 1 + world_random(w, 8) : 0;
   return l;
 }
 

@@ -95,7 +95,7 @@ static void many_lanes_decide_as_one(void **state) {
                                  .pages_per_sequence = 30,
                                  .prefix_cache = i % 5 != 0,
                                  .late = i % 2,
-                                 .runs = i / 2 % 2};
+                                 .runs = i / 2 % 2 * (1 + i % 7)};
     run_world(&limits, 100 + i, lanes[i % 6], turns, &m);
   }
   print_message("%llu calls compared\n", (unsigned long long)m.calls);

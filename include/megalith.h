@@ -116,17 +116,20 @@ MEGALITH_API const char *megalith_version(void);
 // --- models --------------------------------------------------------------------------------------
 
 typedef enum megalith_weights {
-  MEGALITH_WEIGHTS_AUTO = 0,    // what every token reads is copied into huge pages, if that takes
-                                // at most half of the memory that is free; experts are not
+  MEGALITH_WEIGHTS_AUTO = 0,    // what every token reads is copied into huge pages, and short as
+                                // below, if that takes at most half of the memory that is free;
+                                // else it is as SHORT says, else as MAPPED; experts are in place
   MEGALITH_WEIGHTS_COPIED = 1,  // copied into huge pages; the files may go away afterwards
   MEGALITH_WEIGHTS_DUMMY = 2,   // drawn from dummy_seed; needs no weights on disk (benchmarks)
   MEGALITH_WEIGHTS_NONE = 3,    // none, on disk neither: for text and tokens; no engine takes it
   MEGALITH_WEIGHTS_MAPPED = 4,  // used in place in the safetensors files
+  MEGALITH_WEIGHTS_SHORT = 5,   // in place, and of a large model, where single tokens are faster
+                                // so, bf16 in 12 bits beside, which lose none
 } megalith_weights;
 
 typedef struct megalith_model_options {
   size_t size;               // sizeof(megalith_model_options)
-  megalith_weights weights;  // of AUTO, COPIED and MAPPED a GPU makes no difference
+  megalith_weights weights;  // of AUTO, COPIED, MAPPED and SHORT a GPU makes no difference
   uint64_t dummy_seed;
   bool needs_tokenizer;      // a model without one is refused, rather than its texts later
   bool needs_chat_template;  // the same, and one that Megalith cannot read; needs_tokenizer too

@@ -119,6 +119,7 @@ static mgl_status open_model(const char *path, const megalith_model_options *giv
       [MEGALITH_WEIGHTS_MAPPED] = MGL_WEIGHTS_MAPPED,
       [MEGALITH_WEIGHTS_COPIED] = MGL_WEIGHTS_COPIED,
       [MEGALITH_WEIGHTS_DUMMY] = MGL_WEIGHTS_DUMMY,
+      [MEGALITH_WEIGHTS_SHORT] = MGL_WEIGHTS_SHORT,
       [MEGALITH_WEIGHTS_NONE] = MGL_WEIGHTS_DUMMY,  // which nothing will draw
   };
   megalith_model_options options;
@@ -127,7 +128,7 @@ static mgl_status open_model(const char *path, const megalith_model_options *giv
     return mgl_error_set(err, MGL_ERR_ARGUMENT, "model: expected a path, found none");
   }
   if ((size_t)options.weights >= sizeof sources / sizeof *sources) {
-    return mgl_error_set(err, MGL_ERR_ARGUMENT, "weights: expected 0 to 4, found %d",
+    return mgl_error_set(err, MGL_ERR_ARGUMENT, "weights: expected 0 to 5, found %d",
                          (int)options.weights);
   }
   megalith_model *model = mgl_alloc_zeroed(1, sizeof *model);

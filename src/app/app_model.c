@@ -18,6 +18,9 @@ static mgl_weight_source weight_source(const char *format) {
   if (strcmp(format, "copied") == 0) {
     return MGL_WEIGHTS_COPIED;
   }
+  if (strcmp(format, "short") == 0) {
+    return MGL_WEIGHTS_SHORT;
+  }
   return strcmp(format, "mapped") == 0 ? MGL_WEIGHTS_MAPPED : MGL_WEIGHTS_AUTO;
 }
 

@@ -19,6 +19,7 @@ megalith_weights mgl_client_weights(const mgl_arguments *arguments) {
   return strcmp(name, "dummy") == 0    ? MEGALITH_WEIGHTS_DUMMY
          : strcmp(name, "copied") == 0 ? MEGALITH_WEIGHTS_COPIED
          : strcmp(name, "mapped") == 0 ? MEGALITH_WEIGHTS_MAPPED
+         : strcmp(name, "short") == 0  ? MEGALITH_WEIGHTS_SHORT
                                        : MEGALITH_WEIGHTS_AUTO;
 }
 

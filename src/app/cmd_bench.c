@@ -353,7 +353,9 @@ static figures figures_of(const bench *b, const mode_result *result) {
                                                 (double)b->loads.step_bytes;
   figures f = {
       .ms_per_token = mgl_median(s->step_ms, s->step_count),
-      .bytes_per_token = (double)mgl_runner_step_bytes(b->runner) + experts +
+      .bytes_per_token = (double)(mgl_runner_step_bytes(b->runner) -
+                                  (b->batch == 1 ? mgl_runner_short_saved(b->runner) : 0)) +
+                         experts +
                          (double)mgl_runner_kv_bytes_per_token(b->runner) * kv_tokens,
       .prompt_ms = mgl_median(result->prompt_ms, b->runs),
   };
@@ -370,6 +372,7 @@ static const char *source_name(const bench *b) {
     case MGL_WEIGHTS_MAPPED: return "mapped";
     case MGL_WEIGHTS_COPIED: return "copied";
     case MGL_WEIGHTS_DUMMY: return "dummy";
+    case MGL_WEIGHTS_SHORT: return "short";
   }
   return "unknown";
 }

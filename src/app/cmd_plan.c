@@ -128,6 +128,10 @@ static void append_text(const planning *p, mgl_text *out) {
     mgl_text_format(out, "%s\n\n", plan->note);
   }
   append_part(out, "weights", plan->weight_bytes + plan->mapped_bytes, weights_note(p));
+  if (plan->short_bytes != 0) {
+    append_part(out, "  in 12 bits, of bf16", plan->short_bytes,
+                "beside, for single tokens, if these are faster so");
+  }
   if (config->mixture.expert_count != 0 && plan->step_bytes != 0) {
     (void)snprintf(note, sizeof note, "%" PRIu32 " of %" PRIu32 " experts of a layer",
                    config->mixture.slots, config->mixture.expert_count);
@@ -172,8 +176,10 @@ static void append_json(const planning *p, mgl_text *out) {
   mgl_text_format(out, ", \"ranks\": %" PRIu32, p->options.ranks);
   mgl_text_format(out, ", \"workers\": %" PRIu32 ", \"free_bytes\": %" PRIu64, plan->workers,
                   plan->free_bytes);
-  mgl_text_format(out, ", \"weight_bytes\": %" PRIu64 ", \"mapped_weight_bytes\": %" PRIu64,
-                  plan->weight_bytes + plan->mapped_bytes, plan->mapped_bytes);
+  mgl_text_format(out,
+                  ", \"weight_bytes\": %" PRIu64 ", \"mapped_weight_bytes\": %" PRIu64
+                  ", \"short_weight_bytes\": %" PRIu64,
+                  plan->weight_bytes + plan->mapped_bytes, plan->mapped_bytes, plan->short_bytes);
   if (plan->cold_bytes != 0) {
     mgl_text_format(out, ", \"page_cache_least_bytes\": %" PRIu64,
                     plan->mapped_bytes - plan->cold_bytes);

@@ -23,6 +23,7 @@ typedef enum mgl_weight_source {
   MGL_WEIGHTS_MAPPED,  // in place, from the checkpoint's mapping
   MGL_WEIGHTS_COPIED,  // copied from the checkpoint into huge pages
   MGL_WEIGHTS_DUMMY,   // drawn (model/dummy_weights.h); no checkpoint
+  MGL_WEIGHTS_SHORT,   // in place, and short rows (device/cpu/cpu_shorts.h) in huge pages
 } mgl_weight_source;
 
 // Called while a model is made, and not later.
@@ -122,6 +123,7 @@ typedef struct mgl_sizes {
   uint64_t free_bytes;
   uint64_t weight_bytes;     // that are allocated
   mgl_weight_source source;  // on the CPU: the build's, settled (device/cpu/cpu_weights.h)
+  uint64_t short_bytes;      // of weight_bytes: short rows, if they are faster here
   uint64_t mapped_bytes;     // that stay in their files and want to be in the page cache
   uint64_t cold_bytes;       // of these: of experts beyond those that one token chooses; where they
                              // are not in the page cache, they are read when they are chosen

@@ -11,6 +11,7 @@
 #include "device/cpu/cpu_look.h"
 #include "device/cpu/cpu_program.h"
 #include "device/cpu/cpu_ranks.h"
+#include "device/cpu/cpu_shorts.h"
 #include "device/cpu/cpu_tune.h"
 #include "device/cpu/cpu_weights.h"
 #include "device/cpu/read_ceiling.h"
@@ -174,15 +175,29 @@ static mgl_status measure_graphs(const mgl_device_job *job, mgl_sizes *sizes,
   return status;
 }
 
+static bool may_be_short(mgl_weight_source source) {
+  return source == MGL_WEIGHTS_AUTO || source == MGL_WEIGHTS_SHORT;
+}
+
+// Of short rows, at the level that this machine will run.
+static size_t short_bytes_of(const mgl_device_job *job) {
+  mgl_simd simd = MGL_SIMD_SCALAR;
+  mgl_error ignored = {0};
+  return mgl_simd_choose(&simd, &ignored) == MGL_OK ? mgl_cpu_shorts_bytes(job->program, simd) : 0;
+}
+
 static mgl_status cpu_measure(void *model, const mgl_device_job *job, mgl_sizes *sizes,
                               mgl_error *err) {
   cpu_model *m = model;
   MGL_TRY(mgl_team_check(m->topology, job->build->threads, err));
   mgl_cpu_weight_sizes weights = mgl_cpu_weights_measure(job->program);
   sizes->free_bytes = mgl_memory_available() / rank_count(job->build);
-  sizes->source = mgl_cpu_weights_settle(job->program, job->build->weights, sizes->free_bytes);
+  const size_t short_bytes = short_bytes_of(job);
+  sizes->source = mgl_cpu_weights_settle(job->program, job->build->weights, short_bytes,
+                                         sizes->free_bytes);
   const size_t page_bytes = mgl_cpu_weights_page_bytes(&weights, sizes->source);
-  sizes->weight_bytes = weights.vector_bytes + page_bytes;
+  sizes->short_bytes = may_be_short(sizes->source) ? short_bytes : 0;
+  sizes->weight_bytes = weights.vector_bytes + page_bytes + sizes->short_bytes;
   sizes->mapped_bytes = weights.matrix_bytes - page_bytes;
   sizes->cold_bytes = mgl_cpu_weights_cold_bytes(job->program, sizes->source);
   sizes->kv_bytes_per_token = mgl_graph_kv_bytes_per_token(job->program);
@@ -296,10 +311,19 @@ static mgl_status make(cpu_model *m, const mgl_device_job *job, const mgl_ranks_
   mgl_tune_options tune_options = {.team = m->team,
                                    .topology = m->topology,
                                    .simd = m->simd,
-                                   .mapped = m->source == MGL_WEIGHTS_MAPPED,
+                                   .mapped = m->source == MGL_WEIGHTS_MAPPED ||
+                                             m->source == MGL_WEIGHTS_SHORT,
+                                   .shorts = may_be_short(m->source) &&
+                                             mgl_cpu_shorts_bytes(job->program, m->simd) != 0,
                                    .again = build->tune,
                                    .folder = folder};
   (void)mgl_cpu_tune(&m->weights, &tune_options, &m->way);
+  m->way.short_rows = m->way.short_rows && tune_options.shorts;
+  if (m->way.short_rows) {
+    mgl_cpu_shorts_make(&m->weights, m->simd, m->team, m->topology);
+  } else {
+    mgl_cpu_shorts_release(&m->weights);
+  }
   const mgl_cpu_variants none = {0};
   m->kernels = mgl_cpu_variants_apply(
       build->compilation != NULL ? &build->compilation->variants : &none, m->simd);
@@ -360,8 +384,9 @@ static mgl_status cpu_create(void *model, const mgl_device_job *job, mgl_error *
   mgl_ranks_options shared = {0};
   m->job = *job;
   // Before others take memory, so that all ranks do the same.
-  m->source = mgl_cpu_weights_settle(job->program, job->build->weights,
-                                     mgl_memory_available() / rank_count(job->build));
+  m->source =
+      mgl_cpu_weights_settle(job->program, job->build->weights, short_bytes_of(job),
+                             mgl_memory_available() / rank_count(job->build));
   MGL_TRY(start_ranks(m, &shared, err));  // before there are threads
   job = &m->job;
   mgl_status status = check_level(m, job, err);
@@ -482,6 +507,7 @@ static void cpu_describe(const void *model, mgl_device_info *out) {
   *out = (mgl_device_info){.workers = m->job.sizes->workers,
                            .simd = m->simd,
                            .step_bytes = m->weights.step_bytes,
+                           .short_saved = mgl_cpu_shorts_saved(&m->weights),
                            .kv_bytes_per_token = mgl_graph_kv_bytes_per_token(m->job.program),
                            .note = m->note,
                            .way = &m->way};

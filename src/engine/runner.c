@@ -608,6 +608,10 @@ uint64_t mgl_runner_step_bytes(const mgl_runner *runner) {
   return info_of(runner).step_bytes;
 }
 
+uint64_t mgl_runner_short_saved(const mgl_runner *runner) {
+  return info_of(runner).short_saved;
+}
+
 void mgl_runner_expert_loads(const mgl_runner *runner, mgl_expert_loads *out) {
   *out = (mgl_expert_loads){0};
   if (runner->device->expert_loads != NULL) {

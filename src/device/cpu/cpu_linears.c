@@ -6,6 +6,7 @@
 #include "device/cpu/cpu_argmax.h"
 #include "device/cpu/cpu_tasks.h"
 #include "device/cpu/cpu_wanted.h"
+#include "kernels/cpu/short_rows.h"
 
 enum {
   // Products of one kernel call, at most: some seconds of scalar code. Between calls the worker
@@ -207,9 +208,17 @@ size_t mgl_cpu_linear_weights(const mgl_cpu_program *p, uint32_t op_idx, uint32_
   weight_rows rows;
   for (uint32_t i = 0; mgl_op_is_linear(op) && find_piece(p, op, begin, end, i, &rows); i++) {
     const mgl_tensor *weight = &p->graph->tensors[rows.w];
+    const unsigned char *shorts = p->largest.tokens == 1 ? p->shorts[rows.w] : NULL;
+    const unsigned char *at = weight_at(p, rows.w, rows.first);
     size_t bytes = rows.count * mgl_tensor_row_bytes(weight);
+    if (shorts != NULL) {  // whole groups
+      const size_t group_bytes = mgl_short_layout_of(weight->dims[1].number).bytes;
+      const size_t first = rows.first / MGL_SHORT_ROWS;
+      at = shorts + first * group_bytes;
+      bytes = (mgl_short_groups(rows.first + rows.count) - first) * group_bytes;
+    }
     if (from < bytes) {
-      *out = weight_at(p, rows.w, rows.first) + from;
+      *out = at + from;
       return bytes - from;
     }
     from -= bytes;
@@ -252,6 +261,8 @@ static void compute(const linear_run *run, const block_x *x, const weight_rows *
   const mgl_tensor *weight = &p->graph->tensors[piece->w];
   const bool whole = mgl_code_is_integer(weight->dtype);
   mgl_linear_args args = {
+      .w_short = run->count == 1 ? p->shorts[piece->w] : NULL,
+      .short_first = piece->first,
       .x = whole ? x->whole : x->rows,
       .x_dtype = run->x_dtype,
       .packed = run->packs || whole,

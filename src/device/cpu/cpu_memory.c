@@ -188,6 +188,12 @@ mgl_status mgl_cpu_memory_find_weight(const mgl_cpu_memory *memory, const mgl_te
   return MGL_OK;
 }
 
+const void *mgl_cpu_memory_find_short(const mgl_cpu_memory *memory, const mgl_tensor *tensor) {
+  const uint32_t idx = mgl_graph_find(memory->weights->graph, tensor->name);
+  return memory->weights->shorts == NULL || idx == MGL_NO_TENSOR ? NULL
+                                                                 : memory->weights->shorts[idx];
+}
+
 mgl_status mgl_cpu_memory_find_kv(const mgl_cpu_memory *memory, const mgl_tensor *tensor,
                                   mgl_kv_layer *out, mgl_error *err) {
   uint32_t idx = 0;

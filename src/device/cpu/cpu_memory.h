@@ -88,6 +88,8 @@ mgl_status mgl_cpu_memory_reserve(mgl_cpu_memory *memory, size_t activation_byte
 // it has another shape or dtype.
 mgl_status mgl_cpu_memory_find_weight(const mgl_cpu_memory *memory, const mgl_tensor *tensor,
                                       const void **out, mgl_error *err);
+// The short rows of a weight that was found; NULL: it has none.
+const void *mgl_cpu_memory_find_short(const mgl_cpu_memory *memory, const mgl_tensor *tensor);
 mgl_status mgl_cpu_memory_find_kv(const mgl_cpu_memory *memory, const mgl_tensor *tensor,
                                   mgl_kv_layer *out, mgl_error *err);
 

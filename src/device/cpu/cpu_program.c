@@ -61,6 +61,8 @@ static mgl_status bind_tensors(mgl_cpu_program *program, mgl_error *err) {
     const mgl_tensor *tensor = &graph->tensors[i];
     if (tensor->placement == MGL_PLACE_WEIGHT) {
       MGL_TRY(mgl_cpu_memory_find_weight(program->memory, tensor, &program->data[i], err));
+      program->shorts[i] =
+          program->way.short_rows ? mgl_cpu_memory_find_short(program->memory, tensor) : NULL;
     } else if (tensor->placement == MGL_PLACE_KV) {
       MGL_TRY(mgl_cpu_memory_find_kv(program->memory, tensor, &program->kv[i], err));
     }
@@ -152,11 +154,12 @@ mgl_status mgl_cpu_program_create(const mgl_graph *graph, mgl_cpu_memory *memory
   program->logits = mgl_graph_find(graph, "logits");
   program->act = mgl_graph_act_dtype(graph);
   program->data = mgl_alloc_zeroed(graph->tensor_count, sizeof *program->data);
+  program->shorts = mgl_alloc_zeroed(graph->tensor_count, sizeof *program->shorts);
   program->offsets = mgl_alloc_zeroed(graph->tensor_count, sizeof *program->offsets);
   program->kv = mgl_alloc_zeroed(graph->tensor_count, sizeof *program->kv);
   program->pieces = mgl_alloc_zeroed(graph->op_count, sizeof *program->pieces);
   program->only_wanted = options->only_wanted ? mgl_alloc_zeroed(graph->op_count, 1) : NULL;
-  if (program->data == NULL || program->offsets == NULL || program->kv == NULL ||
+  if (program->data == NULL || program->shorts == NULL || program->offsets == NULL || program->kv == NULL ||
       program->pieces == NULL || (options->only_wanted && program->only_wanted == NULL)) {
     status = mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a program of %zu ops",
                            graph->op_count);
@@ -191,6 +194,7 @@ void mgl_cpu_program_destroy(mgl_cpu_program *program) {
     return;
   }
   mgl_free(program->data);
+  mgl_free(program->shorts);
   mgl_free(program->offsets);
   mgl_free(program->kv);
   mgl_free(program->barrier);

@@ -51,6 +51,7 @@ typedef struct mgl_cpu_program {
   mgl_dim_values dims;      // of that one, or of the latest
   uint64_t iteration;       // its number among the iterations of all programs of this memory
   const void **data;        // [tensor_count] weights; inputs, set by each plan
+  const void **shorts;      // [tensor_count] short rows of weights; NULL: none, or not to be read
   uint64_t *offsets;        // [tensor_count] of activations in the block
   size_t activation_bytes;  // of the block
   mgl_kv_layer *kv;         // [tensor_count], set for KV tensors

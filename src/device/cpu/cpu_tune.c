@@ -8,11 +8,12 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/text.h"
+#include "device/cpu/cpu_shorts.h"
 #include "device/cpu/way_cache.h"
 #include "graph/act_dtype.h"
 
 enum {
-  WAYS_VERSION = 6,  // of ways and of the kernels that walk them; another one measures anew
+  WAYS_VERSION = 7,  // of ways and of the kernels that walk them; another one measures anew
   MOST_SHAPES = 2,   // widths of rows that are measured, those with most bytes
   MOST_WAYS = 12,    // that are compared at a time
   ROUNDS = 6,
@@ -42,7 +43,7 @@ typedef struct shape {
 } shape;
 
 typedef struct tuner {
-  const mgl_cpu_weights *weights;
+  mgl_cpu_weights *weights;
   const mgl_tune_options *options;
   const mgl_cpu_kernels *kernels;
   mgl_dtype act;
@@ -96,18 +97,28 @@ static void collect_shapes(tuner *t) {
   }
 }
 
+// Rows of a matrix from `row` on.
+typedef struct piece {
+  const unsigned char *w;
+  const void *shorts;  // of the matrix; NULL: none
+  uint32_t row;
+} piece;
+
 // The next `rows` rows of the shape; the matrices are walked through in turn, so that none is in a
 // cache.
-static const unsigned char *next_piece(const tuner *t, shape *s, uint32_t rows) {
+static piece next_piece(const tuner *t, shape *s, uint32_t rows) {
   const mgl_graph *graph = t->weights->graph;
   for (;;) {
     const mgl_tensor *w = matrix_of(graph, s->op);
     if (w != NULL && w->dims[1].number == s->k && w->dtype == s->dtype &&
         s->row + rows <= w->dims[0].number) {
-      const unsigned char *data = t->weights->data[graph->ops[s->op].inputs[1]];
+      const uint32_t tensor = graph->ops[s->op].inputs[1];
+      const unsigned char *data = t->weights->data[tensor];
       size_t row_bytes = (size_t)s->k * mgl_dtype_bytes(s->dtype);
       s->row += rows;
-      return data + (s->row - rows) * row_bytes;
+      return (piece){.w = data + (s->row - rows) * row_bytes,
+                     .shorts = t->weights->shorts == NULL ? NULL : t->weights->shorts[tensor],
+                     .row = s->row - rows};
     }
     s->op = (s->op + 1) % graph->op_count;
     s->row = 0;
@@ -121,7 +132,7 @@ typedef struct pass {
   const mgl_linear_way *way;
   const shape *s;
   uint32_t tokens, rows;
-  const unsigned char **pieces;  // [workers]
+  piece *pieces;  // [workers]
   uint64_t *ns;                  // [workers]
 } pass;
 
@@ -140,7 +151,9 @@ static void run_share(void *context, uint32_t index) {
   mgl_linear_args args = {
       .x = x,
       .x_dtype = t->act,
-      .w = p->pieces[index],
+      .w = p->pieces[index].w,
+      .w_short = p->way->short_rows && p->tokens == 1 ? p->pieces[index].shorts : NULL,
+      .short_first = p->pieces[index].row,
       .w_dtype = p->s->dtype,
       .token_count = p->tokens,
       .k = p->s->k,
@@ -323,6 +336,21 @@ static bool choose_one_token(tuner *t, pass *p, mgl_linear_way *way) {
   return true;
 }
 
+// Short rows, or the plain way of one token, in passes that are long beside a group.
+static bool choose_short_rows(tuner *t, pass *p, mgl_linear_way *way) {
+  if (!t->options->shorts) {
+    return true;
+  }
+  mgl_cpu_shorts_make(t->weights, t->options->simd, t->options->team, t->options->topology);
+  mgl_linear_way ways[] = {*way, *way};
+  ways[0].short_rows = false;
+  ways[1].short_rows = true;
+  t->stream_bytes = LONG_STREAM_BYTES;
+  const bool done = choose(t, p, ways, 2, 1, way);
+  t->stream_bytes = STREAM_BYTES;
+  return done;
+}
+
 static bool is_tiled(const tuner *t) {
   return t->kernels->tiles && t->act == MGL_DTYPE_BF16;
 }
@@ -421,7 +449,8 @@ static bool measure_all(tuner *t, mgl_linear_way *way) {
                             &ignored) == MGL_OK;
   t->memory = memory;
   t->stream_bytes = STREAM_BYTES;
-  done = done && choose_one_token(t, &p, way) && choose_packed(t, &p, MOST_TOKENS, way) &&
+  done = done && choose_one_token(t, &p, way) && choose_short_rows(t, &p, way) &&
+         choose_packed(t, &p, MOST_TOKENS, way) &&
          choose_packed(t, &p, SOME_TOKENS, way) && choose_few(t, &p, way) &&
          choose_pack_tokens(t, &p, way);
   mgl_pages_unmap(memory, t->worker_bytes * workers);
@@ -439,7 +468,8 @@ mgl_linear_way mgl_known_way(mgl_simd simd, const char *processor) {
   if (is_bf16 && strncmp(processor, "AuthenticAMD 26.", 16) == 0) {
     way.one.fetch = MGL_FETCH_NONE;  // Zen 5: docs/log/007
   } else if (is_512 && strncmp(processor, "AuthenticAMD 25.", 16) == 0) {
-    way.one = (mgl_single_way){.in_turn = true};  // Zen 4: docs/log/268, 277
+    way.short_rows = true;                        // Zen 4: docs/log/306
+    way.one = (mgl_single_way){.in_turn = true};  // docs/log/268, 277
     way.one_long = (mgl_single_way){.fetch = MGL_FETCH_L2, .ahead = 48 << 10};
     way.long_k = 8192;
   } else if (is_bf16 && strncmp(processor, "GenuineIntel 6.", 15) == 0) {
@@ -453,9 +483,10 @@ mgl_linear_way mgl_known_way(mgl_simd simd, const char *processor) {
 // What a choice depends on.
 static void describe(const tuner *t, const char *processor, mgl_text *out) {
   const mgl_tune_options *o = t->options;
-  mgl_text_format(out, "%s, %s, %" PRIu32 " threads, nodes of memory: %" PRIu32 ", weights in %s",
+  mgl_text_format(out, "%s, %s, %" PRIu32 " threads, nodes of memory: %" PRIu32 ", weights in %s%s",
                   processor, mgl_simd_name(o->simd), mgl_team_size(o->team),
-                  mgl_topology_numa_nodes(o->topology), o->mapped ? "a file" : "memory");
+                  mgl_topology_numa_nodes(o->topology), o->mapped ? "a file" : "memory",
+                  o->shorts ? ", short rows" : "");
   for (uint32_t i = 0; i < t->shape_count; i++) {
     mgl_text_format(out, ", %" PRIu64 " MB of %s rows of %" PRIu32, t->shapes[i].bytes / 1000000,
                     mgl_dtype_name(t->shapes[i].dtype), t->shapes[i].k);
@@ -463,7 +494,7 @@ static void describe(const tuner *t, const char *processor, mgl_text *out) {
   mgl_text_format(out, "; ways %d, compiler " __VERSION__, WAYS_VERSION);
 }
 
-mgl_tuned mgl_cpu_tune(const mgl_cpu_weights *weights, const mgl_tune_options *options,
+mgl_tuned mgl_cpu_tune(mgl_cpu_weights *weights, const mgl_tune_options *options,
                        mgl_linear_way *out) {
   char processor[MGL_PROCESSOR_BYTES];
   mgl_processor_name(processor);

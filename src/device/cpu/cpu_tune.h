@@ -34,6 +34,7 @@ typedef struct mgl_tune_options {
   const mgl_topology *topology;
   mgl_simd simd;
   bool mapped;         // weights lie in a file: pages are touched before they are measured
+  bool shorts;         // weights may get short rows, which are made where they must be measured
   bool again;          // measure though the cache knows
   const char *folder;  // of the cache; NULL: none
 } mgl_tune_options;
@@ -46,7 +47,7 @@ typedef enum mgl_tuned {
 } mgl_tuned;
 
 // Never fails: without memory or time the known way is good. Called by the team's creator.
-mgl_tuned mgl_cpu_tune(const mgl_cpu_weights *weights, const mgl_tune_options *options,
+mgl_tuned mgl_cpu_tune(mgl_cpu_weights *weights, const mgl_tune_options *options,
                        mgl_linear_way *out);
 
 // The way to begin with on a processor of that name (mgl_processor_name).

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "device/cpu/cpu_shorts.h"
 #include "model/dummy_weights.h"
 #include "model/expert_weights.h"
 #include "model/packed_weights.h"
@@ -382,7 +383,8 @@ uint64_t mgl_cpu_weights_expert_bytes(const mgl_graph *graph) {
 
 // Whether a matrix that need not be made, of an expert or not, is used where the file is mapped.
 static bool is_in_place(mgl_weight_source source, bool expert) {
-  return source == MGL_WEIGHTS_MAPPED || (source == MGL_WEIGHTS_AUTO && expert);
+  return source == MGL_WEIGHTS_MAPPED || source == MGL_WEIGHTS_SHORT ||
+         (source == MGL_WEIGHTS_AUTO && expert);
 }
 
 uint64_t mgl_cpu_weights_cold_bytes(const mgl_graph *graph, mgl_weight_source source) {
@@ -506,10 +508,15 @@ size_t mgl_cpu_weights_page_bytes(const mgl_cpu_weight_sizes *sizes, mgl_weight_
 }
 
 mgl_weight_source mgl_cpu_weights_settle(const mgl_graph *graph, mgl_weight_source source,
-                                         uint64_t free_bytes) {
+                                         uint64_t short_bytes, uint64_t free_bytes) {
   const mgl_cpu_weight_sizes sizes = mgl_cpu_weights_measure(graph);
-  const bool fits = mgl_cpu_weights_page_bytes(&sizes, source) <= free_bytes / 2;
-  return source == MGL_WEIGHTS_AUTO && !fits ? MGL_WEIGHTS_MAPPED : source;
+  const uint64_t copies = mgl_cpu_weights_page_bytes(&sizes, MGL_WEIGHTS_AUTO);
+  if (source != MGL_WEIGHTS_AUTO || copies + short_bytes <= free_bytes / 2) {
+    return source;
+  }
+  // Made matrices are in memory either way.
+  return short_bytes != 0 && sizes.made_bytes + short_bytes <= free_bytes / 2 ? MGL_WEIGHTS_SHORT
+                                                                              : MGL_WEIGHTS_MAPPED;
 }
 
 mgl_status mgl_cpu_weights_bind_rank(const mgl_graph *graph, const mgl_checkpoint *checkpoint,
@@ -576,5 +583,6 @@ void mgl_cpu_weights_release(mgl_cpu_weights *weights) {
   mgl_free(weights->experts);
   mgl_free(weights->vectors);
   mgl_pages_unmap(weights->pages, weights->pages_bytes);
+  mgl_cpu_shorts_release(weights);
   *weights = (mgl_cpu_weights){0};
 }

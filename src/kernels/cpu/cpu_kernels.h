@@ -71,6 +71,7 @@ typedef struct mgl_linear_way {
   bool split;
   bool many_fetch;
   uint32_t some_rows, many_rows;  // at least 4; 0: as many as are 256 KiB
+  bool short_rows;                // one token reads short rows, where there are some
 } mgl_linear_way;
 
 static inline const mgl_single_way *mgl_linear_single(const mgl_linear_way *way, uint32_t k) {
@@ -98,6 +99,10 @@ typedef struct mgl_linear_args {
   mgl_dtype w_dtype;
   uint32_t w_group;  // of codes, whose rows lie as base/form.h says; else 0
   bool w_offsets;
+  // One token, x and w bf16: the matrix that w lies in as short rows (kernels/cpu/short_rows.h), and
+  // which of its rows is w's first. NULL: w is read. Only where the table reads them (`shorts`).
+  const void *w_short;
+  size_t short_first;
   const float *bias;      // [N] or NULL
   const float *residual;  // [T, out_stride] or NULL; may be out itself
   uint32_t token_count;   // T >= 1; not packed, more than 64 in several passes over the weights
@@ -297,6 +302,7 @@ typedef struct mgl_cpu_kernels {
   bool (*splits)(void);
   // Linears of bf16 go by tile registers: of a way, only one_*, pack_tokens and many_fetch count.
   bool tiles;
+  bool shorts;           // `linear` reads short rows
   mgl_linear_way usual;  // of linears on a processor that nothing is known of
 } mgl_cpu_kernels;
 

@@ -12,6 +12,7 @@
 
 #include "graph/rope.h"
 #include "kernels/cpu/kernel_tables.h"
+#include "kernels/cpu/short_rows.h"
 #include "kernels/cpu/whole.h"
 
 static float load(const void *data, mgl_dtype dtype, size_t index) {
@@ -238,7 +239,49 @@ static void linear_tile(const mgl_linear_args *args, size_t row, size_t rows, si
   }
 }
 
+// One token, whose weights are short rows: a group at a time, block after block.
+static void linear_short(const mgl_linear_args *args, size_t begin, size_t end) {
+  _Static_assert((int)TILE_DEPTH == (int)MGL_SHORT_BLOCK && (int)TILE_ROWS == (int)MGL_SHORT_ROWS,
+                 "a tile is a block");
+  const mgl_short_layout layout = mgl_short_layout_of(args->k);
+  for (size_t n = begin, n_end; n < end; n = n_end) {
+    const size_t group_idx = (args->short_first + n) / MGL_SHORT_ROWS;
+    const size_t row = (args->short_first + n) % MGL_SHORT_ROWS;
+    const char *group = (const char *)args->w_short + group_idx * layout.bytes;
+    const uint32_t *patches = mgl_short_patches(group, &layout);
+    float x[TILE_DEPTH][TILE_TOKENS] = {0};
+    float sums[TILE_ROWS][TILE_TOKENS] = {0};
+    n_end = end - n < MGL_SHORT_ROWS - row ? end : n + MGL_SHORT_ROWS - row;
+    if (mgl_short_base(group, 0, 0) == MGL_SHORT_PLAIN) {
+      linear_tile(args, n, n_end - n, 0, 1);
+      continue;
+    }
+    for (uint32_t b = 0; b < layout.blocks; b++) {
+      const size_t first = (size_t)b * TILE_DEPTH;
+      const size_t depth = args->k - first < TILE_DEPTH ? args->k - first : TILE_DEPTH;
+      for (size_t i = 0; i < depth; i++) {
+        x[i][0] = load(args->x, args->x_dtype, first + i);
+      }
+      for (uint32_t r = 0; r < MGL_SHORT_ROWS; r++) {
+        mgl_bf16 elements[TILE_DEPTH];
+        float w[TILE_DEPTH];
+        mgl_short_unpack(group, &layout, b, r, &patches, elements);
+        mgl_widen_f32(MGL_DTYPE_BF16, elements, depth, w);
+        add_products(x, w, depth, sums[r]);
+      }
+    }
+    for (size_t r = n; r < n_end; r++) {
+      put_linear(args, 0, r, sums[row + r - n][0]);
+    }
+  }
+}
+
 static void linear(const mgl_linear_args *args, size_t begin, size_t end) {
+  if (args->w_short != NULL) {
+    assert(args->token_count == 1);
+    linear_short(args, begin, end);
+    return;
+  }
   if (mgl_dtype_is_code(args->w_dtype)) {
     linear_codes(args, begin, end);
     return;
@@ -464,6 +507,7 @@ const kernel_level mgl_level_scalar = {
             .layernorm = layernorm,
             .pack = pack,
             .linear = linear,
+            .shorts = true,
             .rope_angles = mgl_scalar_rope_angles,
             .rope = rope,
             .kv_write = kv_write,

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "kernels/cpu/kernel_tables.h"
+#include "kernels/cpu/short_rows.h"
 #include "kernels/cpu/whole.h"
 
 #if !defined(LEVEL_HAS_TILES)
@@ -321,6 +322,7 @@ static uint64_t read_stream(const void *memory, size_t bytes) {
             .largest = largest,                                            \
             .splits = splits,                                              \
             .tiles = LEVEL_HAS_TILES,                                      \
+            .shorts = !LEVEL_HAS_TILES,                                    \
             .usual = __VA_ARGS__,                                          \
         },                                                                 \
     .read_stream = read_stream,                                            \

@@ -300,6 +300,8 @@ SEPARATE void packed_f32_f32(const mgl_linear_args *args, size_t begin, size_t e
   compute_packed(args, begin, end, (kinds){operand_f32, operand_f32});
 }
 
+#include "kernels/cpu/linear_short.inc.h"
+
 static const mgl_linear_way usual_way;
 
 static void linear(const mgl_linear_args *given, size_t begin, size_t end) {
@@ -313,6 +315,11 @@ static void linear(const mgl_linear_args *given, size_t begin, size_t end) {
   }
   if (args->x_dtype == MGL_DTYPE_BF16) {
     assert(args->w_dtype == MGL_DTYPE_BF16);
+    if (args->w_short != NULL) {
+      assert(one && !LEVEL_HAS_TILES);
+      linear_short(args, begin, end);
+      return;
+    }
     (packed && args->split ? split_bf16_bf16
      : packed              ? packed_bf16_bf16
      : one                 ? single_bf16_bf16

@@ -188,6 +188,31 @@ INLINE vec vec_dot_pairs(vec acc, vec x, vec w) {
   return vec_fma(vec_pairs_even(x), vec_pairs_even(w), acc);
 }
 
+// Short rows: a base, added to codes that are shifted to where bf16 has its exponent.
+#define SHORT_AT_ONCE 4
+typedef __m256i short_base;
+
+INLINE short_base vec_short_base(uint16_t base) {
+  return _mm256_set1_epi16((short)base);
+}
+
+// Elements e to e + 15 of a block; e is a multiple of 16.
+INLINE vec vec_short_pairs(const char *block, size_t e, short_base base) {
+  const __m256i swap = _mm256_setr_epi8(1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14, 1, 0,
+                                        3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
+  const size_t word = e % 32 * sizeof(uint16_t);
+  __m256i codes = _mm256_loadu_si256((const __m256i *)(const void *)(block + 128 + word));
+  __m256i signs = _mm256_loadu_si256((const __m256i *)(const void *)(block + e / 64 * 64 + word));
+  codes = e / 32 == 0   ? _mm256_slli_epi16(codes, 7)
+          : e / 32 == 1 ? _mm256_slli_epi16(codes, 3)
+          : e / 32 == 2 ? _mm256_srli_epi16(codes, 1)
+                        : _mm256_srli_epi16(codes, 5);
+  codes = _mm256_add_epi16(_mm256_and_si256(codes, _mm256_set1_epi16(0x0780)), base);
+  signs = e / 32 % 2 == 0 ? signs : _mm256_shuffle_epi8(signs, swap);
+  signs = _mm256_and_si256(signs, _mm256_set1_epi16((short)0x807f));
+  return _mm256_castsi256_ps(_mm256_or_si256(codes, signs));
+}
+
 // vec_dot_pairs treats subnormals as all instructions of this level do.
 INLINE uint32_t vec_subnormals_begin(vec *accumulators, size_t count) {
   (void)accumulators;

@@ -232,6 +232,33 @@ INLINE vec vec_dot_pairs(vec acc, vec x, vec w) {
 #endif
 }
 
+// Short rows: a base, added to codes that are shifted to where bf16 has its exponent.
+#define SHORT_AT_ONCE 4
+typedef uint16x8_t short_base;
+
+INLINE short_base vec_short_base(uint16_t base) {
+  return vdupq_n_u16(base);
+}
+
+INLINE float32x4_t short_register(const char *block, size_t e, short_base base) {
+  const size_t word = e % 32 * sizeof(uint16_t);
+  uint16x8_t codes = load_halves(block + 128 + word);
+  uint16x8_t signs = load_halves(block + e / 64 * 64 + word);
+  codes = e / 32 == 0   ? vshlq_n_u16(codes, 7)
+          : e / 32 == 1 ? vshlq_n_u16(codes, 3)
+          : e / 32 == 2 ? vshrq_n_u16(codes, 1)
+                        : vshrq_n_u16(codes, 5);
+  codes = vaddq_u16(vandq_u16(codes, vdupq_n_u16(0x0780)), base);
+  signs = e / 32 % 2 == 0 ? signs
+                          : vreinterpretq_u16_u8(vrev16q_u8(vreinterpretq_u8_u16(signs)));
+  return vreinterpretq_f32_u16(vbslq_u16(vdupq_n_u16(0x807f), signs, codes));
+}
+
+// Elements e to e + 15 of a block; e is a multiple of 16.
+INLINE vec vec_short_pairs(const char *block, size_t e, short_base base) {
+  return (vec){short_register(block, e, base), short_register(block, e + 8, base)};
+}
+
 // Two products of f32 do not have BFDOT's order, so nothing is gained by its subnormals.
 INLINE uint32_t vec_subnormals_begin(vec *accumulators, size_t count) {
   (void)accumulators;

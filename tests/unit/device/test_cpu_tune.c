@@ -33,7 +33,8 @@ static const mgl_linear_way some_way = {.one = {true, MGL_FETCH_L2, 12345},
                                         .split = true,
                                         .many_fetch = true,
                                         .some_rows = 16,
-                                        .many_rows = 64};
+                                        .many_rows = 64,
+                                        .short_rows = true};
 
 static bool same_single(const mgl_single_way *a, const mgl_single_way *b) {
   return a->in_turn == b->in_turn && a->fetch == b->fetch && a->ahead == b->ahead;
@@ -44,7 +45,7 @@ static bool same(const mgl_linear_way *a, const mgl_linear_way *b) {
          a->long_k == b->long_k && a->few_ahead == b->few_ahead &&
          a->pack_tokens == b->pack_tokens && a->split == b->split &&
          a->many_fetch == b->many_fetch && a->some_rows == b->some_rows &&
-         a->many_rows == b->many_rows;
+         a->many_rows == b->many_rows && a->short_rows == b->short_rows;
 }
 
 // --- the cache -----------------------------------------------------------------------------------
@@ -100,7 +101,8 @@ static void find_name(const char *folder, char out[200]) {
   "{\"about\": \"" about "\", \"one_in_turn\": 0, \"one_fetch\": " fetch ", \"one_ahead\": " ahead \
   ", \"long_in_turn\": 0, \"long_fetch\": " long_fetch ", \"long_ahead\": " long_ahead             \
   ", \"long_k\": 0, \"few_ahead\": 0, \"pack_tokens\": " pack_tokens                               \
-  ", \"split\": 0, \"many_fetch\": 0, \"some_rows\": 0, \"many_rows\": 0}"
+  ", \"split\": 0, \"many_fetch\": 0, \"some_rows\": 0, \"many_rows\": 0, "   \
+  "\"short_rows\": 0}"
 
 static void what_is_not_whole_is_absent(void **state) {
   (void)state;

@@ -202,15 +202,21 @@ static void auto_copies_what_every_token_reads(void **state) {
   assert_int_equal(mgl_cpu_weights_page_bytes(&sizes, MGL_WEIGHTS_COPIED), sizes.matrix_bytes);
   const struct {
     mgl_weight_source asked;
-    uint64_t free_bytes;
+    uint64_t short_bytes, free_bytes;
     mgl_weight_source settled;
-  } cases[] = {{MGL_WEIGHTS_AUTO, 2 * copied, MGL_WEIGHTS_AUTO},
-               {MGL_WEIGHTS_AUTO, 2 * copied - 1, MGL_WEIGHTS_MAPPED},
-               {MGL_WEIGHTS_COPIED, 0, MGL_WEIGHTS_COPIED},
-               {MGL_WEIGHTS_MAPPED, UINT64_MAX, MGL_WEIGHTS_MAPPED},
-               {MGL_WEIGHTS_DUMMY, 0, MGL_WEIGHTS_DUMMY}};
+  } cases[] = {{MGL_WEIGHTS_AUTO, 0, 2 * copied, MGL_WEIGHTS_AUTO},
+               {MGL_WEIGHTS_AUTO, 0, 2 * copied - 1, MGL_WEIGHTS_MAPPED},
+               {MGL_WEIGHTS_AUTO, 500, 2 * copied + 1000, MGL_WEIGHTS_AUTO},
+               {MGL_WEIGHTS_AUTO, 500, 2 * copied + 999, MGL_WEIGHTS_SHORT},
+               {MGL_WEIGHTS_AUTO, 500, 1000, MGL_WEIGHTS_SHORT},
+               {MGL_WEIGHTS_AUTO, 500, 999, MGL_WEIGHTS_MAPPED},
+               {MGL_WEIGHTS_COPIED, 500, 0, MGL_WEIGHTS_COPIED},
+               {MGL_WEIGHTS_MAPPED, 500, UINT64_MAX, MGL_WEIGHTS_MAPPED},
+               {MGL_WEIGHTS_SHORT, 500, 0, MGL_WEIGHTS_SHORT},
+               {MGL_WEIGHTS_DUMMY, 500, 0, MGL_WEIGHTS_DUMMY}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    assert_int_equal(mgl_cpu_weights_settle(graph, cases[i].asked, cases[i].free_bytes),
+    assert_int_equal(mgl_cpu_weights_settle(graph, cases[i].asked, cases[i].short_bytes,
+                                            cases[i].free_bytes),
                      cases[i].settled);
   }
   mgl_graph_destroy(graph);

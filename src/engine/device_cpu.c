@@ -193,8 +193,8 @@ static mgl_status cpu_measure(void *model, const mgl_device_job *job, mgl_sizes 
   mgl_cpu_weight_sizes weights = mgl_cpu_weights_measure(job->program);
   sizes->free_bytes = mgl_memory_available() / rank_count(job->build);
   const size_t short_bytes = short_bytes_of(job);
-  sizes->source = mgl_cpu_weights_settle(job->program, job->build->weights, short_bytes,
-                                         sizes->free_bytes);
+  sizes->source =
+      mgl_cpu_weights_settle(job->program, job->build->weights, short_bytes, sizes->free_bytes);
   const size_t page_bytes = mgl_cpu_weights_page_bytes(&weights, sizes->source);
   sizes->short_bytes = may_be_short(sizes->source) ? short_bytes : 0;
   sizes->weight_bytes = weights.vector_bytes + page_bytes + sizes->short_bytes;
@@ -308,15 +308,14 @@ static mgl_status make(cpu_model *m, const mgl_device_job *job, const mgl_ranks_
                            ? build->compilation->cache_dir
                        : mgl_cache_folder(usual) ? usual
                                                  : NULL;
-  mgl_tune_options tune_options = {.team = m->team,
-                                   .topology = m->topology,
-                                   .simd = m->simd,
-                                   .mapped = m->source == MGL_WEIGHTS_MAPPED ||
-                                             m->source == MGL_WEIGHTS_SHORT,
-                                   .shorts = may_be_short(m->source) &&
-                                             mgl_cpu_shorts_bytes(job->program, m->simd) != 0,
-                                   .again = build->tune,
-                                   .folder = folder};
+  mgl_tune_options tune_options = {
+      .team = m->team,
+      .topology = m->topology,
+      .simd = m->simd,
+      .mapped = m->source == MGL_WEIGHTS_MAPPED || m->source == MGL_WEIGHTS_SHORT,
+      .shorts = may_be_short(m->source) && mgl_cpu_shorts_bytes(job->program, m->simd) != 0,
+      .again = build->tune,
+      .folder = folder};
   (void)mgl_cpu_tune(&m->weights, &tune_options, &m->way);
   m->way.short_rows = m->way.short_rows && tune_options.shorts;
   if (m->way.short_rows) {
@@ -384,9 +383,8 @@ static mgl_status cpu_create(void *model, const mgl_device_job *job, mgl_error *
   mgl_ranks_options shared = {0};
   m->job = *job;
   // Before others take memory, so that all ranks do the same.
-  m->source =
-      mgl_cpu_weights_settle(job->program, job->build->weights, short_bytes_of(job),
-                             mgl_memory_available() / rank_count(job->build));
+  m->source = mgl_cpu_weights_settle(job->program, job->build->weights, short_bytes_of(job),
+                                     mgl_memory_available() / rank_count(job->build));
   MGL_TRY(start_ranks(m, &shared, err));  // before there are threads
   job = &m->job;
   mgl_status status = check_level(m, job, err);

@@ -22,7 +22,8 @@ make_object() {
 
 make_object src/kernels/cpu/kernels_neon.c -march=armv8-a &
 make_object src/kernels/cpu/kernels_neonbf16.c -march=armv8.6-a &
-for source in src/kernels/cpu/cpu_kernels.c src/kernels/cpu/kernels_scalar.c src/base/simd.c \
+for source in src/kernels/cpu/cpu_kernels.c src/kernels/cpu/kernels_scalar.c \
+  src/kernels/cpu/short_rows.c src/base/simd.c \
   src/base/dtype.c src/base/form.c src/base/status.c src/base/text.c src/base/alloc.c; do
   make_object $source
 done
@@ -38,6 +39,6 @@ run_test() {  # NAME PROCESSOR
 }
 
 run_test elementwise cortex-a76  # which has no BF16
-for test in elementwise linear linear_codes attention; do
+for test in elementwise linear short_rows linear_codes attention; do
   run_test $test max
 done

@@ -159,8 +159,9 @@ mgl_status mgl_cpu_program_create(const mgl_graph *graph, mgl_cpu_memory *memory
   program->kv = mgl_alloc_zeroed(graph->tensor_count, sizeof *program->kv);
   program->pieces = mgl_alloc_zeroed(graph->op_count, sizeof *program->pieces);
   program->only_wanted = options->only_wanted ? mgl_alloc_zeroed(graph->op_count, 1) : NULL;
-  if (program->data == NULL || program->shorts == NULL || program->offsets == NULL || program->kv == NULL ||
-      program->pieces == NULL || (options->only_wanted && program->only_wanted == NULL)) {
+  if (program->data == NULL || program->shorts == NULL || program->offsets == NULL ||
+      program->kv == NULL || program->pieces == NULL ||
+      (options->only_wanted && program->only_wanted == NULL)) {
     status = mgl_error_set(err, MGL_ERR_MEMORY, "out of memory for a program of %zu ops",
                            graph->op_count);
     goto fail;

@@ -25,13 +25,13 @@ static void mark(const mgl_graph *graph, unsigned char *marks) {
   for (size_t i = 0; i < graph->op_count; i++) {
     const mgl_op *op = &graph->ops[i];
     const mgl_op_range matrices = mgl_op_inputs(op, MGL_ROLE_MATRIX);
-    for (uint32_t j = matrices.first;
-         mgl_op_is_linear(op) && j < matrices.first + matrices.count; j++) {
+    for (uint32_t j = matrices.first; mgl_op_is_linear(op) && j < matrices.first + matrices.count;
+         j++) {
       const mgl_tensor *w = &graph->tensors[op->inputs[j]];
-      marks[op->inputs[j]] =
-          w->placement == MGL_PLACE_WEIGHT && w->rank == 2 && w->dtype == MGL_DTYPE_BF16 &&
-          w->group == 0 && w->dims[0].number >= LEAST_ROWS &&
-          (double)short_bytes(w) <= MGL_SHORT_WORTH * (double)plain_bytes(w);
+      marks[op->inputs[j]] = w->placement == MGL_PLACE_WEIGHT && w->rank == 2 &&
+                             w->dtype == MGL_DTYPE_BF16 && w->group == 0 &&
+                             w->dims[0].number >= LEAST_ROWS &&
+                             (double)short_bytes(w) <= MGL_SHORT_WORTH * (double)plain_bytes(w);
     }
   }
 }

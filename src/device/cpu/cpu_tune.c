@@ -133,7 +133,7 @@ typedef struct pass {
   const shape *s;
   uint32_t tokens, rows;
   piece *pieces;  // [workers]
-  uint64_t *ns;                  // [workers]
+  uint64_t *ns;   // [workers]
 } pass;
 
 static unsigned touch_pages(const unsigned char *at, size_t bytes) {
@@ -338,10 +338,9 @@ static bool choose_one_token(tuner *t, pass *p, mgl_linear_way *way) {
 
 // Short rows, or the plain way of one token, in passes that are long beside a group.
 static bool choose_short_rows(tuner *t, pass *p, mgl_linear_way *way) {
-  if (!t->options->shorts) {
-    return true;
+  if (t->weights->shorts == NULL) {
+    return true;  // not asked for, or there is no memory for them
   }
-  mgl_cpu_shorts_make(t->weights, t->options->simd, t->options->team, t->options->topology);
   mgl_linear_way ways[] = {*way, *way};
   ways[0].short_rows = false;
   ways[1].short_rows = true;
@@ -450,9 +449,8 @@ static bool measure_all(tuner *t, mgl_linear_way *way) {
   t->memory = memory;
   t->stream_bytes = STREAM_BYTES;
   done = done && choose_one_token(t, &p, way) && choose_short_rows(t, &p, way) &&
-         choose_packed(t, &p, MOST_TOKENS, way) &&
-         choose_packed(t, &p, SOME_TOKENS, way) && choose_few(t, &p, way) &&
-         choose_pack_tokens(t, &p, way);
+         choose_packed(t, &p, MOST_TOKENS, way) && choose_packed(t, &p, SOME_TOKENS, way) &&
+         choose_few(t, &p, way) && choose_pack_tokens(t, &p, way);
   mgl_pages_unmap(memory, t->worker_bytes * workers);
   mgl_free(p.pieces);
   mgl_free(p.ns);
@@ -522,6 +520,9 @@ mgl_tuned mgl_cpu_tune(mgl_cpu_weights *weights, const mgl_tune_options *options
     tuned = MGL_TUNED_CACHED;
   } else {
     way = *out;
+    if (options->shorts) {
+      mgl_cpu_shorts_make(weights, options->simd, options->team, options->topology);
+    }
     t.deadline_ns = mgl_clock_ns() + MGL_TUNE_MOST_NS;
     tuned = measure_all(&t, &way) ? MGL_TUNED_MEASURED : MGL_TUNED_PARTLY;
     if (tuned == MGL_TUNED_MEASURED && options->folder != NULL) {

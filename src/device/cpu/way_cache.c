@@ -133,15 +133,14 @@ mgl_status mgl_way_cache_write(const char *folder, const char *about, const mgl_
   char path[PATH_BYTES];
   path_of(folder, about, path);
   const mgl_single_way *one = &way->one, *longs = &way->one_long;
-  json_t *value =
-      json_pack("{s:s, s:i, s:i, s:I, s:i, s:i, s:I, s:I, s:I, s:I, s:i, s:i, s:I, s:I, s:i}", "about",
-                about, "one_in_turn", one->in_turn, "one_fetch", (int)one->fetch, "one_ahead",
-                (json_int_t)one->ahead, "long_in_turn", longs->in_turn, "long_fetch",
-                (int)longs->fetch, "long_ahead", (json_int_t)longs->ahead, "long_k",
-                (json_int_t)way->long_k, "few_ahead", (json_int_t)way->few_ahead, "pack_tokens",
-                (json_int_t)way->pack_tokens, "split", way->split, "many_fetch", way->many_fetch,
-                "some_rows", (json_int_t)way->some_rows, "many_rows", (json_int_t)way->many_rows,
-                "short_rows", way->short_rows);
+  json_t *value = json_pack(
+      "{s:s, s:i, s:i, s:I, s:i, s:i, s:I, s:I, s:I, s:I, s:i, s:i, s:I, s:I, s:i}", "about", about,
+      "one_in_turn", one->in_turn, "one_fetch", (int)one->fetch, "one_ahead",
+      (json_int_t)one->ahead, "long_in_turn", longs->in_turn, "long_fetch", (int)longs->fetch,
+      "long_ahead", (json_int_t)longs->ahead, "long_k", (json_int_t)way->long_k, "few_ahead",
+      (json_int_t)way->few_ahead, "pack_tokens", (json_int_t)way->pack_tokens, "split", way->split,
+      "many_fetch", way->many_fetch, "some_rows", (json_int_t)way->some_rows, "many_rows",
+      (json_int_t)way->many_rows, "short_rows", way->short_rows);
   char *text = value == NULL ? NULL : json_dumps(value, JSON_INDENT(1));
   json_decref(value);
   mgl_status status =

@@ -99,7 +99,7 @@ typedef struct mgl_linear_args {
   mgl_dtype w_dtype;
   uint32_t w_group;  // of codes, whose rows lie as base/form.h says; else 0
   bool w_offsets;
-  // One token, x and w bf16: the matrix that w lies in as short rows (kernels/cpu/short_rows.h), and
+  // One token, x and w bf16: the matrix that w is of as short rows (kernels/cpu/short_rows.h), and
   // which of its rows is w's first. NULL: w is read. Only where the table reads them (`shorts`).
   const void *w_short;
   size_t short_first;

@@ -156,9 +156,8 @@ size_t mgl_short_pack(const mgl_bf16 *w, uint32_t rows, uint32_t k, size_t begin
 void mgl_short_unpack(const void *group, const mgl_short_layout *layout, uint32_t block,
                       uint32_t row, const uint32_t **patches, mgl_bf16 *out) {
   const uint16_t word = mgl_short_base(group, block, row);
-  const unsigned char *from =
-      (const unsigned char *)group + layout->elements +
-      ((size_t)block * MGL_SHORT_ROWS + row) * MGL_SHORT_BLOCK_BYTES;
+  const unsigned char *from = (const unsigned char *)group + layout->elements +
+                              ((size_t)block * MGL_SHORT_ROWS + row) * MGL_SHORT_BLOCK_BYTES;
   for (size_t i = 0; i < MGL_SHORT_BLOCK; i++) {
     out[i] = read_element(from, word >> 7, i);
   }

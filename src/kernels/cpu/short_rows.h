@@ -48,8 +48,7 @@ static inline mgl_short_layout mgl_short_layout_of(uint32_t k) {
   mgl_short_layout layout = {.blocks = k / MGL_SHORT_BLOCK + (k % MGL_SHORT_BLOCK != 0 ? 1 : 0)};
   layout.patches = (size_t)layout.blocks * MGL_SHORT_ROWS * sizeof(uint16_t);
   layout.elements = (layout.patches + layout.blocks * sizeof(uint32_t) + 63) / 64 * 64;
-  layout.bytes =
-      layout.elements + (size_t)layout.blocks * MGL_SHORT_ROWS * MGL_SHORT_BLOCK_BYTES;
+  layout.bytes = layout.elements + (size_t)layout.blocks * MGL_SHORT_ROWS * MGL_SHORT_BLOCK_BYTES;
   return layout;
 }
 

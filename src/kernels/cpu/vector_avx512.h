@@ -200,16 +200,16 @@ INLINE vec vec_dot_pairs(vec acc, vec x, vec w) {
 typedef __m512i short_base;
 
 INLINE short_base vec_short_base(uint16_t base) {
-  const __m512i codes = _mm512_broadcast_i64x4(_mm256_setr_epi16(
-      0, 1 << 7, 2 << 7, 3 << 7, 4 << 7, 5 << 7, 6 << 7, 7 << 7, 8 << 7, 9 << 7, 10 << 7, 11 << 7,
-      12 << 7, 13 << 7, 14 << 7, 15 << 7));
+  const __m512i codes = _mm512_broadcast_i64x4(
+      _mm256_setr_epi16(0, 1 << 7, 2 << 7, 3 << 7, 4 << 7, 5 << 7, 6 << 7, 7 << 7, 8 << 7, 9 << 7,
+                        10 << 7, 11 << 7, 12 << 7, 13 << 7, 14 << 7, 15 << 7));
   return _mm512_add_epi16(codes, _mm512_set1_epi16((short)base));
 }
 
 // Elements e to e + 31 of a block; e is a multiple of 32.
 INLINE vec vec_short_pairs(const char *block, size_t e, short_base base) {
-  const __m512i swap = _mm512_broadcast_i32x4(
-      _mm_setr_epi8(1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14));
+  const __m512i swap =
+      _mm512_broadcast_i32x4(_mm_setr_epi8(1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14));
   __m512i codes = _mm512_loadu_si512(block + 128);
   __m512i signs = _mm512_loadu_si512(block + e / 64 * 64);
   codes = e == 0    ? codes
@@ -218,8 +218,8 @@ INLINE vec vec_short_pairs(const char *block, size_t e, short_base base) {
                     : _mm512_srli_epi16(codes, 12);
   signs = e % 64 == 0 ? signs : _mm512_shuffle_epi8(signs, swap);
   // a | b & c
-  return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(
-      _mm512_permutexvar_epi16(codes, base), signs, _mm512_set1_epi16((short)0x807f), 0xf8));
+  return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(_mm512_permutexvar_epi16(codes, base), signs,
+                                                       _mm512_set1_epi16((short)0x807f), 0xf8));
 }
 
 // Between these two, other instructions treat subnormals as vec_dot_pairs does. What is computed

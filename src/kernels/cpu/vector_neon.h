@@ -249,8 +249,7 @@ INLINE float32x4_t short_register(const char *block, size_t e, short_base base) 
           : e / 32 == 2 ? vshrq_n_u16(codes, 1)
                         : vshrq_n_u16(codes, 5);
   codes = vaddq_u16(vandq_u16(codes, vdupq_n_u16(0x0780)), base);
-  signs = e / 32 % 2 == 0 ? signs
-                          : vreinterpretq_u16_u8(vrev16q_u8(vreinterpretq_u8_u16(signs)));
+  signs = e / 32 % 2 == 0 ? signs : vreinterpretq_u16_u8(vrev16q_u8(vreinterpretq_u8_u16(signs)));
   return vreinterpretq_f32_u16(vbslq_u16(vdupq_n_u16(0x807f), signs, codes));
 }
 

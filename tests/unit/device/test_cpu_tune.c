@@ -101,7 +101,7 @@ static void find_name(const char *folder, char out[200]) {
   "{\"about\": \"" about "\", \"one_in_turn\": 0, \"one_fetch\": " fetch ", \"one_ahead\": " ahead \
   ", \"long_in_turn\": 0, \"long_fetch\": " long_fetch ", \"long_ahead\": " long_ahead             \
   ", \"long_k\": 0, \"few_ahead\": 0, \"pack_tokens\": " pack_tokens                               \
-  ", \"split\": 0, \"many_fetch\": 0, \"some_rows\": 0, \"many_rows\": 0, "   \
+  ", \"split\": 0, \"many_fetch\": 0, \"some_rows\": 0, \"many_rows\": 0, "                        \
   "\"short_rows\": 0}"
 
 static void what_is_not_whole_is_absent(void **state) {

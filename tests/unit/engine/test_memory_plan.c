@@ -215,9 +215,9 @@ static void auto_copies_what_every_token_reads(void **state) {
                {MGL_WEIGHTS_SHORT, 500, 0, MGL_WEIGHTS_SHORT},
                {MGL_WEIGHTS_DUMMY, 500, 0, MGL_WEIGHTS_DUMMY}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    assert_int_equal(mgl_cpu_weights_settle(graph, cases[i].asked, cases[i].short_bytes,
-                                            cases[i].free_bytes),
-                     cases[i].settled);
+    assert_int_equal(
+        mgl_cpu_weights_settle(graph, cases[i].asked, cases[i].short_bytes, cases[i].free_bytes),
+        cases[i].settled);
   }
   mgl_graph_destroy(graph);
 }

@@ -73,7 +73,7 @@ static size_t check_unpacks(const packed *p) {
 // 20000 far above.
 static mgl_bf16 random_weight(void) {
   const uint32_t kind = random_below(20000), bits = random_bits();
-  const uint32_t exponent = kind == 0 ? 100 + random_below(156)
+  const uint32_t exponent = kind == 0    ? 100 + random_below(156)
                             : kind < 100 ? random_below(110)
                                          : 118 - (uint32_t)__builtin_ctz(bits >> 8 | 1u << 12);
   return (mgl_bf16)((bits & 0x8000u) | exponent << 7 | (bits & 0x7fu));
@@ -171,8 +171,8 @@ static void check_range(size_t l, const packed *p, const void *x, const float *b
 
 static void linears_have_the_bits_of_plain_rows(void **state) {
   (void)state;
-  static const uint32_t ks[] = {1,   2,   15,  16,  17,  31,   32,   33,   63,  64,  80, 127,
-                                128, 129, 144, 160, 161, 1000, 1024, 1152, 2500};
+  static const uint32_t ks[] = {1,   2,   15,  16,  17,  31,  32,   33,   63,   64,  80,
+                                127, 128, 129, 144, 160, 161, 1000, 1024, 1152, 2500};
   size_t plain = 0, tried = 0;
   for (size_t i = 0; i < 4 * sizeof ks / sizeof *ks; i++) {
     packed p = packed_create(1 + random_below(60), ks[i / 4]);

@@ -29,38 +29,65 @@ static uint16_t best_base(const mgl_bf16 w[MGL_SHORT_BLOCK]) {
   return best;
 }
 
-// Written for a compiler to make vectors of: a start packs every weight.
-static uint16_t base_of(const mgl_bf16 w[MGL_SHORT_BLOCK]) {
-  int16_t least = EXPONENTS;
-  int16_t most = 0;
-  for (size_t i = 0; i < MGL_SHORT_BLOCK; i++) {
-    const int16_t exponent = (int16_t)exponent_of(w[i]);
-    least = exponent < least ? exponent : least;
-    most = exponent > most ? exponent : most;
+// A start packs every weight, so this goes by vectors, which every processor has of 16 bytes.
+typedef int16_t lanes __attribute__((vector_size(16)));
+typedef uint16_t words __attribute__((vector_size(16)));
+enum { LANES = sizeof(words) / sizeof(uint16_t), VECTORS = MGL_SHORT_BLOCK / LANES };
+
+static words load_words(const mgl_bf16 *from) {
+  words a;
+  memcpy(&a, from, sizeof a);
+  return a;
+}
+
+static words exponents_of(words w) {
+  return w >> 7 & 0xff;
+}
+
+// The least and the largest exponent.
+static void find_ends(const mgl_bf16 w[MGL_SHORT_BLOCK], int16_t *least, int16_t *most) {
+  lanes low = (lanes)exponents_of(load_words(w));
+  lanes high = low;
+  for (size_t i = 1; i < VECTORS; i++) {
+    const lanes e = (lanes)exponents_of(load_words(w + i * LANES));
+    const lanes below = e < low;
+    const lanes above = e > high;
+    low = (e & below) | (low & ~below);
+    high = (e & above) | (high & ~above);
   }
-  if (most - least >= CODES) {
-    return best_base(w);
+  *least = low[0];
+  *most = high[0];
+  for (size_t i = 1; i < LANES; i++) {
+    *least = low[i] < *least ? low[i] : *least;
+    *most = high[i] > *most ? high[i] : *most;
   }
-  return most < CODES ? 0 : (uint16_t)(most - (CODES - 1));
+}
+
+// *patched: whether some weights are not among the 16 exponents.
+static uint16_t base_of(const mgl_bf16 w[MGL_SHORT_BLOCK], bool *patched) {
+  int16_t least;
+  int16_t most;
+  find_ends(w, &least, &most);
+  const int16_t base = most < CODES ? 0 : (int16_t)(most - (CODES - 1));
+  *patched = least < base;
+  return *patched ? best_base(w) : (uint16_t)base;
 }
 
 static void write_block(const mgl_bf16 w[MGL_SHORT_BLOCK], uint16_t base, unsigned char *out) {
-  uint16_t words[3][QUARTER];
-  for (size_t i = 0; i < QUARTER; i++) {
-    uint16_t quarters[4];
-    uint16_t exponents = 0;
+  for (size_t i = 0; i < QUARTER; i += LANES) {
+    words quarters[4];
+    words exponents = {0};
     for (size_t q = 0; q < 4; q++) {
-      quarters[q] = w[q * QUARTER + i];
-      exponents |= (uint16_t)((uint16_t)((exponent_of(quarters[q]) - base) & 0xf) << 4 * q);
+      quarters[q] = load_words(w + q * QUARTER + i);
+      exponents |= ((exponents_of(quarters[q]) - base) & 0xf) << (uint16_t)(4 * q);
+      quarters[q] &= 0x807f;
     }
-    for (size_t h = 0; h < 2; h++) {
-      const uint16_t a = quarters[2 * h] & 0x807f;
-      const uint16_t b = quarters[2 * h + 1] & 0x807f;
-      words[h][i] = (uint16_t)(a | (uint16_t)(b << 8) | b >> 8);
-    }
-    words[2][i] = exponents;
+    const words low = quarters[0] | quarters[1] << 8 | quarters[1] >> 8;
+    const words high = quarters[2] | quarters[3] << 8 | quarters[3] >> 8;
+    memcpy(out + i * sizeof *w, &low, sizeof low);
+    memcpy(out + (QUARTER + i) * sizeof *w, &high, sizeof high);
+    memcpy(out + (2 * QUARTER + i) * sizeof *w, &exponents, sizeof exponents);
   }
-  memcpy(out, words, sizeof words);
 }
 
 // Element i of a block with that base, or, of a patched one, some other number.
@@ -80,42 +107,46 @@ typedef struct patch_list {
   uint32_t count, most;  // count: above `most`, if they have no room
 } patch_list;
 
-// Returns how many weights of the block are not among its 16 exponents.
-static uint16_t add_patches(const mgl_bf16 w[MGL_SHORT_BLOCK], uint16_t base, patch_list *list) {
-  uint16_t count = 0;
+static void add_patches(const mgl_bf16 w[MGL_SHORT_BLOCK], uint16_t base, patch_list *list) {
   for (uint32_t i = 0; i < MGL_SHORT_BLOCK; i++) {
     if ((uint16_t)(exponent_of(w[i]) - base) >= CODES) {
       if (list->count < list->most) {
         list->patches[list->count] = i << 16 | w[i];
       }
       list->count++;
-      count++;
     }
   }
-  return count;
 }
 
-static uint16_t pack_block(const mgl_bf16 *from, size_t count, unsigned char *out,
-                           patch_list *list) {
-  mgl_bf16 w[MGL_SHORT_BLOCK];
-  memcpy(w, from, count * sizeof *w);
-  for (size_t i = count; i < MGL_SHORT_BLOCK; i++) {
-    w[i] = w[0];
+static uint16_t pack_with(const mgl_bf16 *w, uint16_t base, bool patched, unsigned char *out,
+                          patch_list *list) {
+  const uint32_t before = list->count;
+  if (patched) {
+    add_patches(w, base, list);
   }
-  const uint16_t base = base_of(w);
+  write_block(w, base, out);
+  return (uint16_t)((uint32_t)base << 7 | (list->count - before));
+}
+
+static uint16_t pack_block(const mgl_bf16 *w, unsigned char *out, patch_list *list) {
+  bool patched = false;
+  const uint16_t base = base_of(w, &patched);
+  return pack_with(w, base, patched, out, list);
+}
+
+// A block that K ends in: behind its `count` elements stand powers of two that are not patched.
+static uint16_t pack_last_block(const mgl_bf16 *from, size_t count, unsigned char *out,
+                                patch_list *list) {
+  mgl_bf16 w[MGL_SHORT_BLOCK];
+  bool patched = false;
+  for (size_t i = 0; i < MGL_SHORT_BLOCK; i++) {
+    w[i] = from[i < count ? i : 0];
+  }
+  const uint16_t base = base_of(w, &patched);
   for (size_t i = count; i < MGL_SHORT_BLOCK; i++) {
     w[i] = (mgl_bf16)(base << 7);
   }
-  write_block(w, base, out);
-  const uint32_t before = list->count;
-  bool whole = true;
-  for (size_t i = 0; i < MGL_SHORT_BLOCK; i++) {
-    whole &= (uint16_t)(exponent_of(w[i]) - base) < CODES;
-  }
-  if (!whole) {
-    (void)add_patches(w, base, list);
-  }
-  return (uint16_t)(base << 7 | (list->count - before));
+  return pack_with(w, base, patched, out, list);
 }
 
 // False: it has too many patches.
@@ -131,7 +162,8 @@ static bool pack_group(const mgl_bf16 *w, size_t rows, uint32_t k, const mgl_sho
     const size_t count = k - first < MGL_SHORT_BLOCK ? k - first : MGL_SHORT_BLOCK;
     for (size_t r = 0; r < MGL_SHORT_ROWS; r++, block += MGL_SHORT_BLOCK_BYTES) {
       const mgl_bf16 *from = r < rows ? w + r * k + first : none;
-      *bases++ = pack_block(from, count, block, &list);
+      *bases++ = count == MGL_SHORT_BLOCK ? pack_block(from, block, &list)
+                                          : pack_last_block(from, count, block, &list);
     }
   }
   return list.count <= list.most;

@@ -107,7 +107,7 @@ test_usage() {
   done
   expect_error "in-flight" "--in-flight: expected 1 to 12, found 0" bench --in-flight 0
   expect_error "launch" "--launch: expected auto, aot or jit, found \"now\"" bench --launch now
-  expect_error "load format" "expected auto, mapped, copied or dummy, found \"lazy\"" \
+  expect_error "load format" "expected auto, mapped, copied, dummy or short, found \"lazy\"" \
     bench --load-format lazy
   expect_error "system without chat" "--system needs --chat" run -p x --system y
   expect_error "score of nothing" "expected one of --tokens and --text, found neither" score

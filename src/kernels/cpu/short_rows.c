@@ -18,7 +18,7 @@ static uint16_t best_base(const mgl_bf16 w[MGL_SHORT_BLOCK]) {
   uint16_t best = 0;
   uint32_t covered = 0;
   uint32_t most = 0;
-  for (uint16_t last = 0; last < EXPONENTS; last++) {
+  for (uint32_t last = 0; last < EXPONENTS; last++) {
     covered += counts[last];
     covered -= last >= CODES ? counts[last - CODES] : 0;
     if (last >= CODES - 1 && covered >= most) {

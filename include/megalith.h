@@ -116,9 +116,9 @@ MEGALITH_API const char *megalith_version(void);
 // --- models --------------------------------------------------------------------------------------
 
 typedef enum megalith_weights {
-  MEGALITH_WEIGHTS_AUTO = 0,    // what every token reads is copied into huge pages, and short as
-                                // below, if that takes at most half of the memory that is free;
-                                // else it is as SHORT says, else as MAPPED; experts are in place
+  MEGALITH_WEIGHTS_AUTO = 0,    // what every token reads is copied into huge pages, if that takes
+                                // at most half of the memory that is free, and has short rows as
+                                // below, if both take at most three eighths; experts are in place
   MEGALITH_WEIGHTS_COPIED = 1,  // copied into huge pages; the files may go away afterwards
   MEGALITH_WEIGHTS_DUMMY = 2,   // drawn from dummy_seed; needs no weights on disk (benchmarks)
   MEGALITH_WEIGHTS_NONE = 3,    // none, on disk neither: for text and tokens; no engine takes it

@@ -32,9 +32,9 @@ static const mgl_option place_options[] = {
      .choices = mgl_load_format_choice,
      .help = "where a CPU's weights lie: mapped (in the file), copied (into huge pages), short "
              "(mapped, and 12 bits each in huge pages, no bit lost, for single tokens, where that "
-             "is faster), auto (copied and short, but for experts, where that takes at most half "
-             "of the free memory, else short, else mapped); dummy (made in memory; needs only "
-             "config.json) [auto]"},
+             "is faster), auto (copied, but for experts, where that takes at most half of the "
+             "free memory, and short where both take three eighths, else mapped); dummy (made in "
+             "memory; needs only config.json) [auto]"},
     {.name = "tune",
      .type = MGL_OPTION_FLAG,
      .help = "CPU: measure again which way of reading weights is fastest here, which the first "

@@ -175,10 +175,6 @@ static mgl_status measure_graphs(const mgl_device_job *job, mgl_sizes *sizes,
   return status;
 }
 
-static bool may_be_short(mgl_weight_source source) {
-  return source == MGL_WEIGHTS_AUTO || source == MGL_WEIGHTS_SHORT;
-}
-
 // Of short rows, at the level that this machine will run.
 static size_t short_bytes_of(const mgl_device_job *job) {
   mgl_simd simd = MGL_SIMD_SCALAR;
@@ -192,11 +188,10 @@ static mgl_status cpu_measure(void *model, const mgl_device_job *job, mgl_sizes 
   MGL_TRY(mgl_team_check(m->topology, job->build->threads, err));
   mgl_cpu_weight_sizes weights = mgl_cpu_weights_measure(job->program);
   sizes->free_bytes = mgl_memory_available() / rank_count(job->build);
-  const size_t short_bytes = short_bytes_of(job);
-  sizes->source =
-      mgl_cpu_weights_settle(job->program, job->build->weights, short_bytes, sizes->free_bytes);
+  sizes->source = mgl_cpu_weights_settle(job->program, job->build->weights, sizes->free_bytes);
   const size_t page_bytes = mgl_cpu_weights_page_bytes(&weights, sizes->source);
-  sizes->short_bytes = may_be_short(sizes->source) ? short_bytes : 0;
+  sizes->short_bytes =
+      mgl_cpu_shorts_settle(job->program, sizes->source, short_bytes_of(job), sizes->free_bytes);
   sizes->weight_bytes = weights.vector_bytes + page_bytes + sizes->short_bytes;
   sizes->mapped_bytes = weights.matrix_bytes - page_bytes;
   sizes->cold_bytes = mgl_cpu_weights_cold_bytes(job->program, sizes->source);
@@ -313,7 +308,7 @@ static mgl_status make(cpu_model *m, const mgl_device_job *job, const mgl_ranks_
       .topology = m->topology,
       .simd = m->simd,
       .mapped = m->source == MGL_WEIGHTS_MAPPED || m->source == MGL_WEIGHTS_SHORT,
-      .shorts = may_be_short(m->source) && mgl_cpu_shorts_bytes(job->program, m->simd) != 0,
+      .shorts = sizes->short_bytes != 0 && m->source != MGL_WEIGHTS_MAPPED,
       .again = build->tune,
       .folder = folder};
   (void)mgl_cpu_tune(&m->weights, &tune_options, &m->way);
@@ -383,7 +378,7 @@ static mgl_status cpu_create(void *model, const mgl_device_job *job, mgl_error *
   mgl_ranks_options shared = {0};
   m->job = *job;
   // Before others take memory, so that all ranks do the same.
-  m->source = mgl_cpu_weights_settle(job->program, job->build->weights, short_bytes_of(job),
+  m->source = mgl_cpu_weights_settle(job->program, job->build->weights,
                                      mgl_memory_available() / rank_count(job->build));
   MGL_TRY(start_ranks(m, &shared, err));  // before there are threads
   job = &m->job;

@@ -61,6 +61,14 @@ size_t mgl_cpu_shorts_bytes(const mgl_graph *graph, mgl_simd simd) {
   return bytes;
 }
 
+size_t mgl_cpu_shorts_settle(const mgl_graph *graph, mgl_weight_source source, size_t short_bytes,
+                             uint64_t free_bytes) {
+  const mgl_cpu_weight_sizes sizes = mgl_cpu_weights_measure(graph);
+  const uint64_t all = mgl_cpu_weights_page_bytes(&sizes, source) + short_bytes;
+  const bool fits = source == MGL_WEIGHTS_AUTO && all <= free_bytes / 8 * 3;
+  return fits || source == MGL_WEIGHTS_SHORT ? short_bytes : 0;
+}
+
 typedef struct pack_job {
   const mgl_bf16 *w;
   const mgl_tensor *tensor;

@@ -23,6 +23,12 @@ enum { MGL_SHORT_MOST_PLAIN = 16 };
 // Bytes of the short rows of a program's weights; 0: it gets none.
 size_t mgl_cpu_shorts_bytes(const mgl_graph *graph, mgl_simd simd);
 
+// As many of these bytes as weights of a source that is settled (cpu_weights.h) get: all with
+// MGL_WEIGHTS_SHORT; with MGL_WEIGHTS_AUTO all, if with the copies they take at most three eighths
+// of the memory that is free, for the KV cache needs of the half that a model takes; else 0.
+size_t mgl_cpu_shorts_settle(const mgl_graph *graph, mgl_weight_source source, size_t short_bytes,
+                             uint64_t free_bytes);
+
 // Makes them, unless they are there. Without memory there are none, and no harm is done. Called by
 // the team's creator.
 void mgl_cpu_shorts_make(mgl_cpu_weights *weights, mgl_simd simd, mgl_team *team,

@@ -508,15 +508,10 @@ size_t mgl_cpu_weights_page_bytes(const mgl_cpu_weight_sizes *sizes, mgl_weight_
 }
 
 mgl_weight_source mgl_cpu_weights_settle(const mgl_graph *graph, mgl_weight_source source,
-                                         uint64_t short_bytes, uint64_t free_bytes) {
+                                         uint64_t free_bytes) {
   const mgl_cpu_weight_sizes sizes = mgl_cpu_weights_measure(graph);
-  const uint64_t copies = mgl_cpu_weights_page_bytes(&sizes, MGL_WEIGHTS_AUTO);
-  if (source != MGL_WEIGHTS_AUTO || copies + short_bytes <= free_bytes / 2) {
-    return source;
-  }
-  // Made matrices are in memory either way.
-  return short_bytes != 0 && sizes.made_bytes + short_bytes <= free_bytes / 2 ? MGL_WEIGHTS_SHORT
-                                                                              : MGL_WEIGHTS_MAPPED;
+  const bool fits = mgl_cpu_weights_page_bytes(&sizes, source) <= free_bytes / 2;
+  return source == MGL_WEIGHTS_AUTO && !fits ? MGL_WEIGHTS_MAPPED : source;
 }
 
 mgl_status mgl_cpu_weights_bind_rank(const mgl_graph *graph, const mgl_checkpoint *checkpoint,

@@ -64,11 +64,10 @@ mgl_cpu_weight_sizes mgl_cpu_weights_measure(const mgl_graph *graph);
 // Bytes of the matrices that are not used in place.
 size_t mgl_cpu_weights_page_bytes(const mgl_cpu_weight_sizes *sizes, mgl_weight_source source);
 
-// The source itself; of MGL_WEIGHTS_AUTO, if copies and short rows of `short_bytes` (cpu_shorts.h)
-// would take more than half of the memory that is free, MGL_WEIGHTS_SHORT, and MGL_WEIGHTS_MAPPED,
-// if these would alone, or there are none.
+// The source itself; of MGL_WEIGHTS_AUTO MGL_WEIGHTS_MAPPED, if copies would take more than half of
+// the memory that is free.
 mgl_weight_source mgl_cpu_weights_settle(const mgl_graph *graph, mgl_weight_source source,
-                                         uint64_t short_bytes, uint64_t free_bytes);
+                                         uint64_t free_bytes);
 
 // Bytes of weights that one decode step of one sequence reads.
 uint64_t mgl_cpu_weights_step_bytes(const mgl_graph *graph);

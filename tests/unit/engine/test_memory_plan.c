@@ -13,6 +13,7 @@
 
 #include "base/alloc.h"
 #include "device/build.h"
+#include "device/cpu/cpu_shorts.h"
 #include "device/cpu/cpu_weights.h"
 #include "engine/engine.h"
 #include "graph/family.h"
@@ -202,22 +203,22 @@ static void auto_copies_what_every_token_reads(void **state) {
   assert_int_equal(mgl_cpu_weights_page_bytes(&sizes, MGL_WEIGHTS_COPIED), sizes.matrix_bytes);
   const struct {
     mgl_weight_source asked;
-    uint64_t short_bytes, free_bytes;
+    uint64_t free_bytes;
     mgl_weight_source settled;
-  } cases[] = {{MGL_WEIGHTS_AUTO, 0, 2 * copied, MGL_WEIGHTS_AUTO},
-               {MGL_WEIGHTS_AUTO, 0, 2 * copied - 1, MGL_WEIGHTS_MAPPED},
-               {MGL_WEIGHTS_AUTO, 500, 2 * copied + 1000, MGL_WEIGHTS_AUTO},
-               {MGL_WEIGHTS_AUTO, 500, 2 * copied + 999, MGL_WEIGHTS_SHORT},
-               {MGL_WEIGHTS_AUTO, 500, 1000, MGL_WEIGHTS_SHORT},
-               {MGL_WEIGHTS_AUTO, 500, 999, MGL_WEIGHTS_MAPPED},
-               {MGL_WEIGHTS_COPIED, 500, 0, MGL_WEIGHTS_COPIED},
-               {MGL_WEIGHTS_MAPPED, 500, UINT64_MAX, MGL_WEIGHTS_MAPPED},
-               {MGL_WEIGHTS_SHORT, 500, 0, MGL_WEIGHTS_SHORT},
-               {MGL_WEIGHTS_DUMMY, 500, 0, MGL_WEIGHTS_DUMMY}};
+    size_t shorts;  // of 800 bytes
+  } cases[] = {{MGL_WEIGHTS_AUTO, 2 * copied, MGL_WEIGHTS_AUTO, 0},
+               {MGL_WEIGHTS_AUTO, 2 * copied - 1, MGL_WEIGHTS_MAPPED, 0},
+               {MGL_WEIGHTS_AUTO, (copied + 800 + 2) / 3 * 8, MGL_WEIGHTS_AUTO, 800},
+               {MGL_WEIGHTS_AUTO, (copied + 800 - 3) / 3 * 8, MGL_WEIGHTS_AUTO, 0},
+               {MGL_WEIGHTS_COPIED, UINT64_MAX, MGL_WEIGHTS_COPIED, 0},
+               {MGL_WEIGHTS_MAPPED, UINT64_MAX, MGL_WEIGHTS_MAPPED, 0},
+               {MGL_WEIGHTS_SHORT, 0, MGL_WEIGHTS_SHORT, 800},
+               {MGL_WEIGHTS_DUMMY, UINT64_MAX, MGL_WEIGHTS_DUMMY, 0}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    assert_int_equal(
-        mgl_cpu_weights_settle(graph, cases[i].asked, cases[i].short_bytes, cases[i].free_bytes),
-        cases[i].settled);
+    const uint64_t free_bytes = cases[i].free_bytes;
+    const mgl_weight_source settled = mgl_cpu_weights_settle(graph, cases[i].asked, free_bytes);
+    assert_int_equal(settled, cases[i].settled);
+    assert_int_equal(mgl_cpu_shorts_settle(graph, settled, 800, free_bytes), cases[i].shorts);
   }
   mgl_graph_destroy(graph);
 }

@@ -7,7 +7,7 @@
 // is read from the plain rows, which stay beside the short ones for many tokens.
 //
 // 16 rows are a group, and a group is one ascending stream, block after block of all its rows: one
-// stream is what prefetchers follow best, and 16 sums hide each other's latency (docs/log/306).
+// stream is what prefetchers follow best, and 16 sums hide each other's latency (docs/log/305).
 // A group, aligned to 64 bytes:
 //   bases    uint16 [blocks][16]: base << 7 (where bf16 has its exponent) and below the number of
 //            patches of this row's block; the first is MGL_SHORT_PLAIN: the group is not here

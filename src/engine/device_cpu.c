@@ -36,6 +36,7 @@ typedef struct cpu_model {
   mgl_simd simd;
   mgl_device_job job;
   mgl_weight_source source;  // the build's, settled
+  bool gets_shorts;          // if they are faster here (cpu_shorts.h)
   mgl_cpu_weights weights;
   mgl_linear_way way;
   mgl_cpu_kernels kernels;
@@ -308,7 +309,7 @@ static mgl_status make(cpu_model *m, const mgl_device_job *job, const mgl_ranks_
       .topology = m->topology,
       .simd = m->simd,
       .mapped = m->source == MGL_WEIGHTS_MAPPED || m->source == MGL_WEIGHTS_SHORT,
-      .shorts = sizes->short_bytes != 0 && m->source != MGL_WEIGHTS_MAPPED,
+      .shorts = m->gets_shorts && m->source != MGL_WEIGHTS_MAPPED,
       .again = build->tune,
       .folder = folder};
   (void)mgl_cpu_tune(&m->weights, &tune_options, &m->way);
@@ -378,8 +379,10 @@ static mgl_status cpu_create(void *model, const mgl_device_job *job, mgl_error *
   mgl_ranks_options shared = {0};
   m->job = *job;
   // Before others take memory, so that all ranks do the same.
-  m->source = mgl_cpu_weights_settle(job->program, job->build->weights,
-                                     mgl_memory_available() / rank_count(job->build));
+  const uint64_t free_bytes = mgl_memory_available() / rank_count(job->build);
+  m->source = mgl_cpu_weights_settle(job->program, job->build->weights, free_bytes);
+  m->gets_shorts =
+      mgl_cpu_shorts_settle(job->program, m->source, short_bytes_of(job), free_bytes) != 0;
   MGL_TRY(start_ranks(m, &shared, err));  // before there are threads
   job = &m->job;
   mgl_status status = check_level(m, job, err);

@@ -98,7 +98,7 @@ static mgl_bf16 read_element(const unsigned char *block, uint16_t base, size_t i
   memcpy(&signs, block + (q / 2 * QUARTER + i % QUARTER) * sizeof signs, sizeof signs);
   memcpy(&exponents, block + (size_t)(2 * QUARTER + i % QUARTER) * sizeof exponents,
          sizeof exponents);
-  signs = q % 2 == 0 ? signs : (uint16_t)(signs << 8 | signs >> 8);
+  signs = (uint16_t)(q % 2 == 0 ? signs : signs << 8 | signs >> 8);
   return (mgl_bf16)((signs & 0x807f) | (uint16_t)(((exponents >> 4 * q & 0xf) + base) << 7));
 }
 

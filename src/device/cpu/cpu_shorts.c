@@ -20,45 +20,40 @@ static size_t short_bytes(const mgl_tensor *w) {
   return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-// Marks the matrices that get short rows.
-static void mark(const mgl_graph *graph, unsigned char *marks) {
-  for (size_t i = 0; i < graph->op_count; i++) {
+// Whether a tensor gets short rows: a matrix of a linear. (Asked of each tensor, so that one that
+// two ops have counts once.)
+static bool has_shorts(const mgl_graph *graph, uint32_t tensor) {
+  const mgl_tensor *w = &graph->tensors[tensor];
+  bool has = false;
+  if (w->placement != MGL_PLACE_WEIGHT || w->rank != 2 || w->dtype != MGL_DTYPE_BF16 ||
+      w->group != 0 || w->dims[0].number < LEAST_ROWS ||
+      (double)short_bytes(w) > MGL_SHORT_WORTH * (double)plain_bytes(w)) {
+    return false;
+  }
+  for (size_t i = 0; i < graph->op_count && !has; i++) {
     const mgl_op *op = &graph->ops[i];
     const mgl_op_range matrices = mgl_op_inputs(op, MGL_ROLE_MATRIX);
-    for (uint32_t j = matrices.first; mgl_op_is_linear(op) && j < matrices.first + matrices.count;
-         j++) {
-      const mgl_tensor *w = &graph->tensors[op->inputs[j]];
-      marks[op->inputs[j]] = w->placement == MGL_PLACE_WEIGHT && w->rank == 2 &&
-                             w->dtype == MGL_DTYPE_BF16 && w->group == 0 &&
-                             w->dims[0].number >= LEAST_ROWS &&
-                             (double)short_bytes(w) <= MGL_SHORT_WORTH * (double)plain_bytes(w);
+    for (uint32_t j = 0; j < matrices.count && mgl_op_is_linear(op); j++) {
+      has = has || op->inputs[matrices.first + j] == tensor;
     }
   }
-}
-
-static size_t measure(const mgl_graph *graph, const unsigned char *marks) {
-  size_t bytes = 0;
-  size_t plain = 0;
-  for (size_t i = 0; i < graph->tensor_count; i++) {
-    bytes += marks[i] ? short_bytes(&graph->tensors[i]) : 0;
-    plain += marks[i] ? plain_bytes(&graph->tensors[i]) : 0;
-  }
-  return plain < LEAST_BYTES ? 0 : bytes;
+  return has;
 }
 
 size_t mgl_cpu_shorts_bytes(const mgl_graph *graph, mgl_simd simd) {
+  size_t bytes = 0;
+  size_t plain = 0;
   if (simd == MGL_SIMD_SCALAR || !mgl_cpu_kernels_for(simd)->shorts ||
       mgl_graph_act_dtype(graph) != MGL_DTYPE_BF16) {
     return 0;
   }
-  unsigned char *marks = mgl_alloc_zeroed(graph->tensor_count, sizeof *marks);
-  if (marks == NULL) {
-    return 0;
+  for (uint32_t i = 0; i < graph->tensor_count; i++) {
+    if (has_shorts(graph, i)) {
+      bytes += short_bytes(&graph->tensors[i]);
+      plain += plain_bytes(&graph->tensors[i]);
+    }
   }
-  mark(graph, marks);
-  const size_t bytes = measure(graph, marks);
-  mgl_free(marks);
-  return bytes;
+  return plain < LEAST_BYTES ? 0 : bytes;
 }
 
 size_t mgl_cpu_shorts_settle(const mgl_graph *graph, mgl_weight_source source, size_t short_bytes,
@@ -106,13 +101,11 @@ void mgl_cpu_shorts_make(mgl_cpu_weights *weights, mgl_simd simd, mgl_team *team
   if (bytes == 0) {
     return;
   }
-  unsigned char *marks = mgl_alloc_zeroed(graph->tensor_count, sizeof *marks);
   size_t *plain = mgl_alloc_zeroed(mgl_team_size(team), sizeof *plain);
   weights->shorts = mgl_alloc_zeroed(graph->tensor_count, sizeof *weights->shorts);
-  if (marks == NULL || plain == NULL || weights->shorts == NULL ||
+  if (plain == NULL || weights->shorts == NULL ||
       mgl_pages_map(bytes, "short rows", &weights->short_pages, &ignored) != MGL_OK) {
     mgl_cpu_shorts_release(weights);
-    mgl_free(marks);
     mgl_free(plain);
     return;
   }
@@ -120,10 +113,9 @@ void mgl_cpu_shorts_make(mgl_cpu_weights *weights, mgl_simd simd, mgl_team *team
   if (topology != NULL) {
     mgl_topology_interleave(topology, weights->short_pages, bytes);
   }
-  mark(graph, marks);
   unsigned char *at = weights->short_pages;
-  for (size_t i = 0; i < graph->tensor_count; i++) {
-    if (marks[i]) {
+  for (uint32_t i = 0; i < graph->tensor_count; i++) {
+    if (has_shorts(graph, i)) {
       const mgl_tensor *tensor = &graph->tensors[i];
       pack_job job = {
           .w = weights->data[i], .tensor = tensor, .out = at, .team = team, .plain = plain};
@@ -131,7 +123,6 @@ void mgl_cpu_shorts_make(mgl_cpu_weights *weights, mgl_simd simd, mgl_team *team
       at += short_bytes(tensor);
     }
   }
-  mgl_free(marks);
   mgl_free(plain);
 }
 

@@ -115,7 +115,7 @@ static void a_program_has_the_same_bits(void **state) {
   take_logits(&b, shorts);
   assert_memory_equal(plain, shorts, sizeof plain);
   const int64_t live = mgl_alloc_live();
-  for (uint64_t n = 1; n <= 4; n++) {
+  for (uint64_t n = 1; n <= 2; n++) {
     mgl_alloc_fail_nth(n);
     mgl_cpu_shorts_make(&b.weights, simd, b.team, b.topology);
     mgl_alloc_fail_nth(0);

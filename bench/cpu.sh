@@ -1,12 +1,12 @@
 #!/bin/sh
-# The CPU's table: models in bf16 at each SIMD level that the processor has, weights mapped from a file and copied into
-# huge pages, batch 1 and 8, and 16 sequences of 1000 tokens. Without a share ("-") something else used the memory
-# meanwhile, so that its ceiling moved.
+# The CPU's table: models in bf16 at each SIMD level that the processor has, weights mapped from a file, copied into
+# huge pages, and each of these with short rows beside (short, auto), batch 1 and 8, and 16 sequences of 1000 tokens.
+# Without a share ("-") something else used the memory meanwhile, so that its ceiling moved.
 #   bench/cpu.sh [MODEL...]     folders of bench/configs [qwen3-0.6b llama-3.2-1b]
 # THREADS [2], RUNS [2], LONG [1] (0: without the last row), LEVELS [all] ("best": the first one only; or names), ROWS
-# of a level, each WEIGHTS,SEQUENCES,CONTEXT,GENERATE [mapped,1,64,32 copied,1,64,32 copied,8,64,24], DUMMY [0] (1:
-# weights are made in memory at each start, batch 1 only: for models without a file); MEGALITH_BENCH is where model
-# files are written, once [/tmp/megalith-bench].
+# of a level, each WEIGHTS,SEQUENCES,CONTEXT,GENERATE [mapped,1,64,32 copied,1,64,32 short,1,64,32 auto,1,64,32
+# auto,8,64,24], DUMMY [0] (1: weights are made in memory at each start, batch 1 only: for models without a file);
+# MEGALITH_BENCH is where model files are written, once [/tmp/megalith-bench].
 set -eu
 cd "$(dirname "$0")/.."
 [ $# -gt 0 ] || set -- qwen3-0.6b llama-3.2-1b
@@ -46,7 +46,7 @@ for model; do
       row "$model" "$level" dummy 1 64 32
       continue
     fi
-    for one in ${ROWS:-mapped,1,64,32 copied,1,64,32 copied,8,64,24}; do
+    for one in ${ROWS:-mapped,1,64,32 copied,1,64,32 short,1,64,32 auto,1,64,32 auto,8,64,24}; do
       # The commas part words: WEIGHTS SEQUENCES CONTEXT GENERATE.
       row "$model" "$level" $(echo "$one" | tr , ' ')
     done

@@ -2,9 +2,10 @@
 # What choosing how linears walk costs a start (device/cpu/cpu_tune.h): with an empty cache folder,
 # with the entry that the start before wrote, and with one that is wrong (a number that no kernel
 # takes), foreign (of another processor, under this one's name) or torn (its first half). The time
-# is that of a whole command with a prompt of one token and mapped weights.
+# is that of a whole command with a prompt of one token, which copies and packs weights, too, as
+# FORMAT says.
 #   bench/cpu_starts.sh [MODEL...]     folders of bench/configs [qwen3-0.6b llama-3.2-1b]
-# THREADS [2], ROUNDS [5]; MEGALITH_BENCH is where model files are written [/tmp/megalith-bench].
+# FORMAT [auto], THREADS [2], ROUNDS [5]; MEGALITH_BENCH is where model files are written [/tmp/megalith-bench].
 # Fails where a start wrote an entry though it had a good one, or left a bad one.
 set -eu
 cd "$(dirname "$0")/.."
@@ -23,7 +24,7 @@ start() {
   before=$(cat $(entry) /dev/null)
   find "$MEGALITH_CACHE" -name 'cpu-*.json' -exec touch -d 2000-01-01 {} +
   begin=$(date +%s%N)
-  "$ours" bench "$folder" --load-format mapped --device cpu --threads "$threads" --mode mega \
+  "$ours" bench "$folder" --load-format "${FORMAT:-auto}" --device cpu --threads "$threads" --mode mega \
     --runs 1 --prompt 1 --generate 2 --json >/dev/null
   end=$(date +%s%N)
   written=$(find "$MEGALITH_CACHE" -name 'cpu-*.json' -newermt 2001-01-01 | wc -l)
@@ -40,7 +41,7 @@ start() {
 
 sed -nE 's/^model name[^:]*: /processor: /p' /proc/cpuinfo | head -1
 echo "$(date -u +%F), commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown)," \
-  "mapped, $threads threads, $rounds rounds; ms from command to end"
+  "${FORMAT:-auto}, $threads threads, $rounds rounds; ms from command to end"
 echo
 echo "| model | entry | median | least | most | written |"
 echo "|---|---|---|---|---|---|"

@@ -76,8 +76,8 @@ uint32_t mgl_stages_resumed_tiles(uint32_t tiles, uint32_t workers);
 uint32_t mgl_stages_tile_tokens(const mgl_graph *program, uint32_t tokens, uint32_t most,
                                 const mgl_stages_graphs *of);
 // Whether a graph of MGL_WIDE_MIDDLE_TILE tokens is worth having beside that of MGL_WIDE_MOST_TILE:
-// where linears take as many columns of products as tiles have. Not of codes, whose tiles are
-// smaller, nor over ranks, where it was not tried.
+// where linears take as many columns of products as tiles have. Not of codes or experts, which have
+// other tiles, nor over ranks, where it was not tried.
 bool mgl_stages_has_middle(const mgl_graph *program, const mgl_stages_graphs *of);
 // Whether a linear's codes become bf16 before it multiplies them, in every iteration: where tiles
 // have more tokens than those that decode by themselves (MGL_WIDE_WIDEN).

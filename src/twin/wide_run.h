@@ -63,8 +63,9 @@
 //
 // Tiles of tokens that have no row of the plan have nothing to do, nor have those without a row
 // with logits where only such rows are read (MGL_WIDE_WANTED, and logits themselves). Which these
-// are only the iteration knows; steps are those of all tiles, and of one rank the tiles that there
-// are come first in their line (mgl_wide_pick_tile).
+// are only the iteration knows; steps are those of all tiles. Of one rank the tiles that there are
+// come first in their line (mgl_wide_pick_tile); of several a step keeps its tile, and one that is
+// not wanted is empty.
 //
 // Counters of stages lie twice, and iterations take them in turn: a turn of the planner clears
 // those of the iteration after the one that it begins, which no rank begins before all have taken

@@ -5,7 +5,8 @@
 // level with fewer registers keeps the others in memory between blocks. Blocks with patches, of
 // which there are few, go through a buffer.
 //
-// Included by kernels_vector.inc.h, behind linear_packed.inc.h, whose kernel takes plain groups.
+// Included by linear_packed.inc.h, in front of `linear`, and behind single_bf16_bf16, which takes
+// plain groups.
 
 // A block of SHORT_AT_ONCE rows that has no patches. Rows one after the other, where all that is
 // read of x stays in registers; else steps.

@@ -9,6 +9,9 @@
 //   EMULATED_MEMORY      MiB of each [2048]
 //   EMULATED_SEED        of the order in which warps run and copies arrive [1]
 //   EMULATED_LOG         1: every launch is told on stderr, with what it took
+//   EMULATED_COUNTS      prefix of files: PREFIX.ptx, the megakernel's code, and PREFIX.counts, how
+//                        often each line of it ran, in each warp of a block
+//   EMULATED_LINES       1: that code says which line of the source it comes from
 //
 // One mutex guards all of it. Work is queued on streams and done by one thread of the driver's, as
 // the order of streams allows: copies and marks at once, launches a share of their steps in turn.

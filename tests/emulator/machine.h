@@ -17,6 +17,8 @@
 #include "emulator/emulator.h"
 #include "emulator/matrix.h"
 
+enum { EMU_COUNTED_WARPS = 16 };
+
 // --- code ----------------------------------------------------------------------------------------
 
 #define LANE1(name, D, A, result) OP_##name,
@@ -182,6 +184,7 @@ struct emu_module {
   emu_global *globals;
   uint32_t shared_bytes;   // static
   uint32_t dynamic_align;  // of the dynamic part
+  uint64_t *counts;        // [EMU_COUNTED_WARPS][op_count], or NULL: how often each op ran
 };
 
 // --- what runs -----------------------------------------------------------------------------------

@@ -452,6 +452,8 @@ static void read_module(emu_reader *r) {
     if (emu_slice_is(w, ".version") || emu_slice_is(w, ".target") ||
         emu_slice_is(w, ".address_size")) {
       r->at += strcspn(r->at, "\n");
+    } else if (emu_slice_is(w, ".file") || emu_slice_is(w, ".section")) {
+      r->at += strlen(r->at);  // what follows is for debuggers
     } else if (emu_slice_is(w, ".extern")) {
       external = true;
       continue;
@@ -531,6 +533,44 @@ static void free_reader(emu_reader *r) {
   free(r);
 }
 
+// EMULATED_COUNTS names a prefix of files: PREFIX.ptx is the text of the module that has the
+// megakernel, PREFIX.counts has "line warp count" for each op and warp of a block that ran it.
+static void count_begin(emu_module *m, const char *ptx) {
+  const char *prefix = getenv("EMULATED_COUNTS");
+  if (prefix == NULL || emu_module_kernel(m, "mgl_megakernel") == NULL) {
+    return;
+  }
+  char name[512];
+  (void)snprintf(name, sizeof name, "%s.ptx", prefix);
+  FILE *file = fopen(name, "w");
+  if (file != NULL) {
+    (void)fputs(ptx, file);
+    (void)fclose(file);
+  }
+  m->counts = calloc(EMU_COUNTED_WARPS * m->op_count, sizeof *m->counts);
+}
+
+static void count_end(emu_module *m) {
+  if (m->counts == NULL) {
+    return;
+  }
+  char name[512];
+  (void)snprintf(name, sizeof name, "%s.counts", getenv("EMULATED_COUNTS"));
+  FILE *file = fopen(name, "w");
+  for (size_t warp = 0; file != NULL && warp < EMU_COUNTED_WARPS; warp++) {
+    for (size_t op = 0; op < m->op_count; op++) {
+      if (m->counts[warp * m->op_count + op] != 0) {
+        (void)fprintf(file, "%u %zu %llu\n", m->ops[op].line, warp,
+                      (unsigned long long)m->counts[warp * m->op_count + op]);
+      }
+    }
+  }
+  if (file != NULL) {
+    (void)fclose(file);
+  }
+  free(m->counts);
+}
+
 emu_module *emu_module_load(const char *ptx, char *why, size_t why_bytes) {
   emu_reader *r = calloc(1, sizeof *r);
   emu_module *m = calloc(1, sizeof *m);
@@ -552,10 +592,12 @@ emu_module *emu_module_load(const char *ptx, char *why, size_t why_bytes) {
     emu_module_destroy(m);
     return NULL;
   }
+  count_begin(m, ptx);
   return m;
 }
 
 void emu_module_destroy(emu_module *m) {
+  count_end(m);
   while (m->globals != NULL) {
     emu_global *next = m->globals->next;
     if (m->globals->memory != NULL) {

@@ -227,6 +227,8 @@ uint32_t emu_warp_run(emu_warp *w, uint32_t steps) {
   s.bases[EMU_CONSTANTS] = s.m->constants;
   s.bases[EMU_SPECIALS] = (uint8_t *)w->specials;
   uint32_t used = 0;
+  uint64_t *counts =
+      s.m->counts != NULL ? s.m->counts + w->index % EMU_COUNTED_WARPS * s.m->op_count : NULL;
   let_things_happen(w);
   const uint32_t runnable = w->live & ~w->waiting;
   if (runnable != 0 && w->blocked == EMU_RUNS && emu_random(s.l) % 8 == 0) {
@@ -241,6 +243,9 @@ uint32_t emu_warp_run(emu_warp *w, uint32_t steps) {
     const emu_op *op = &s.m->ops[s.pc];
     if (used >= steps) {
       break;
+    }
+    if (counts != NULL) {
+      counts[s.pc]++;
     }
     uint32_t m = s.act;
     if (op->guard != EMU_NO_ROW) {

@@ -58,6 +58,9 @@ typedef struct mgl_cuda_extras {
   bool sinks;       // of attention
   bool sum_biases;  // of linears with a residual
   bool cut_rows;    // of some linear of bf16 (mgl_is_cut)
+  // k of linears: of bf16 with a norm and two others, of codes all with a norm, all others. 0: none
+  // of whole pairs of pages; 1: of codes several.
+  uint32_t k[5];
 } mgl_cuda_extras;
 
 typedef struct mgl_cuda_shape {
@@ -78,7 +81,7 @@ typedef struct mgl_cuda_shape {
 
 // The options of a compilation, as text: the fixed ones, then sizes and offsets of the host's
 // structs, for the device code's static asserts, then what it is specialised for.
-enum { MGL_CUDA_MAX_OPTIONS = 64, MGL_CUDA_OPTION_BYTES = 96 };
+enum { MGL_CUDA_MAX_OPTIONS = 72, MGL_CUDA_OPTION_BYTES = 96 };
 #define MGL_NVRTC_DEVICE_OPTION "--device-as-default-execution-space"  // nvcc has no such
 int mgl_cuda_options_make(const char *architecture, const mgl_cuda_shape *shape,
                           char text[MGL_CUDA_MAX_OPTIONS][MGL_CUDA_OPTION_BYTES]);

@@ -213,4 +213,61 @@ MGL_DEVICE void mgl_task_attend_decode(mgl_worker *w) {
   }
 }
 
+// Of one sequence, where a task has one item at most and an item one tile a warp at most, and
+// activations and partial results carry their readiness: the same arithmetic without what else
+// there may be. The controller chooses it (mgl_attend_one_function).
+MGL_DEVICE void mgl_task_attend_one(mgl_worker *w) {
+  mgl_attend a;
+  if (!mgl_attend_begin(&a, w)) {
+    (void)mgl_task_begin(w);
+    return;
+  }
+  a.known = true;
+  a.item.count = 1;
+  a.columns = MGL_GROUP;
+  const uint32_t first = mgl_attend_first(&a, 0);
+  const uint32_t page = a.slot->first.pages[w->warp];
+  mgl_attend_tile tile = {};
+  a.own_first = a.slot->first.own_first;
+  if (first < a.cached_end) {
+    mgl_attend_load_k(&a, page, &tile);
+    mgl_attend_prefetch(&a, a.slot->op.v_cache, page);
+  }
+  mgl_decode_row row;
+  mgl_attend_row words = {};
+  mgl_decode_aim(&a, w->warp, &row);
+  mgl_decode_ask(&a, &row, &words);
+  if (first < a.cached_end) {
+    mgl_attend_load_v(&a, page, &tile);
+  }
+  if (!mgl_task_wait(w)) {
+    return;
+  }
+  mgl_decode_prepare(&a, &row, &words);
+  mgl_task_began(w);
+  mgl_sync_consumers();  // scratch has the rows of this iteration
+  mgl_attend_state state = {};
+  state.max[0] = state.max[1] = mgl_attend_unseen();
+  if (first < a.item.kv_end) {
+    const bool whole = first + MGL_ATTEND_TILE <= a.cached_end;
+    float scores[4];
+    uint32_t weights[2];
+    if (!whole) {
+      mgl_attend_patch_k(&a, first, &tile);
+    }
+    mgl_attend_scores(&a, (const uint16_t *)(w->scratch + MGL_ATTEND_Q), &tile, scores);
+    if (!whole) {
+      mgl_attend_patch_v(&a, first, &tile);
+    }
+    mgl_attend_softmax<true>(&a, first, scores, &state, weights);
+    mgl_attend_values(&tile, weights, &state);
+  }
+  a.tag = a.slot->first.tag;
+  a.partials = w->run->partials;
+  mgl_sync_consumers();  // nobody reads the rows any more
+  mgl_attend_publish(&a, &state);
+  mgl_sync_consumers();  // scratch has what the warps made
+  mgl_attend_output(&a);
+}
+
 #endif

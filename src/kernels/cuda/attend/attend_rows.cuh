@@ -59,6 +59,7 @@ typedef struct mgl_attend {
   uint64_t *partials;            // of run, as is `merges`: at hand when the output needs them
   uint32_t tag;
   uint32_t *merges;
+  bool known;  // to the compiler: outputs have copies, and partial results are asked for
   mgl_cuda_item item;
 } mgl_attend;
 
@@ -170,6 +171,7 @@ MGL_DEVICE void mgl_attend_read_again(mgl_attend *a) {
 // The task's first item. False: it has none.
 MGL_DEVICE bool mgl_attend_begin(mgl_attend *a, const mgl_worker *w) {
   a->w = w;
+  a->known = false;
   a->slot = mgl_task_slot(w);
   const mgl_first_item *first = &a->slot->first;
   uint32_t item = mgl_shared_address(&first->item);

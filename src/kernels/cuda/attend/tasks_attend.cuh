@@ -142,6 +142,8 @@ MGL_DEVICE void mgl_attend_scores(const mgl_attend *a, const uint16_t *queries,
 // One step of the online softmax (FlashAttention, algorithm 1): the scores of the tile at `first`
 // become weights, as two words of B for the product with V. Weights are summed as rounded, so that
 // those that multiply V add up to 1.
+// FIRST: of a state in which nothing is yet.
+template <bool FIRST = false>
 MGL_DEVICE void mgl_attend_softmax(const mgl_attend *a, uint32_t first, const float scores[4],
                                    mgl_attend_state *state, uint32_t weights[2]) {
   uint32_t position = first + mgl_attend_position(mgl_attend_lane(a) / 4);
@@ -162,9 +164,9 @@ MGL_DEVICE void mgl_attend_softmax(const mgl_attend *a, uint32_t first, const fl
     for (int offset = 4; offset < 32; offset *= 2) {
       max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, offset));
     }
-    max = fmaxf(max, state->max[i]);
+    max = FIRST ? max : fmaxf(max, state->max[i]);
     float base = mgl_attend_base(max);
-    decay[i] = exp2f(state->max[i] - base);
+    decay[i] = FIRST ? 0 : exp2f(state->max[i] - base);
     low[i] = exp2f(low[i] - base);
     high[i] = exp2f(high[i] - base);
     state->max[i] = max;
@@ -173,10 +175,10 @@ MGL_DEVICE void mgl_attend_softmax(const mgl_attend *a, uint32_t first, const fl
   weights[1] = mgl_pack_bf16(high[0], high[1]);
   float first_sum = mgl_widen_bf16(weights[0] & 0xffffu) + mgl_widen_bf16(weights[1] & 0xffffu);
   float second_sum = mgl_widen_bf16(weights[0] >> 16) + mgl_widen_bf16(weights[1] >> 16);
-  state->sum[0] = state->sum[0] * decay[0] + first_sum;
-  state->sum[1] = state->sum[1] * decay[1] + second_sum;
+  state->sum[0] = FIRST ? first_sum : state->sum[0] * decay[0] + first_sum;
+  state->sum[1] = FIRST ? second_sum : state->sum[1] * decay[1] + second_sum;
 #pragma unroll
-  for (uint32_t i = 0; i < MGL_ATTEND_ROWS; i++) {
+  for (uint32_t i = 0; !FIRST && i < MGL_ATTEND_ROWS; i++) {
     state->values[i][0] *= decay[0];
     state->values[i][1] *= decay[1];
     state->values[i][2] *= decay[0];
@@ -380,7 +382,7 @@ MGL_DEVICE uint64_t *mgl_attend_partial(const mgl_attend *a, uint32_t chunk, uin
 
 // Whether partial results are asked for until they are there.
 MGL_DEVICE bool mgl_attend_is_polled(const mgl_attend *a) {
-  return MGL_CARRIES && (a->slot->op.flags & MGL_CUDA_UNITS_APART) != 0;
+  return a->known || (MGL_CARRIES && (a->slot->op.flags & MGL_CUDA_UNITS_APART) != 0);
 }
 
 MGL_DEVICE void mgl_attend_leave(const mgl_attend *a, uint32_t column, uint32_t row,
@@ -474,7 +476,7 @@ MGL_DEVICE void mgl_attend_write(const mgl_attend *a, uint32_t column, uint32_t 
   uint32_t next = __shfl_down_sync(0xffffffffu, bits, 1);
   if (row % 2 == 0 && !mgl_task_is_mute(a->w)) {
     mgl_write_word((uint8_t *)a->slot->op.out + at * sizeof(uint16_t), bits | next << 16, a->slot,
-                   mgl_has_copies(&a->slot->op));
+                   a->known || mgl_has_copies(&a->slot->op));
   }
 }
 

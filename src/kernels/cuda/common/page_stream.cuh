@@ -26,6 +26,22 @@
 #define MGL_PAGE_BYTES MGL_CUDA_PAGE_BYTES  // from an smem page to the next; codes have scales
 #endif
 
+#ifndef MGL_K_NORMED
+#define MGL_K_NORMED 0  // k of the model's linears of bf16 (mgl_cuda_extras); 0: not known
+#endif
+#ifndef MGL_K_CODED_NORMED
+#define MGL_K_CODED_NORMED 0  // of those of codes, where all with a norm, or all others,
+#endif
+#ifndef MGL_K_CODED
+#define MGL_K_CODED 0  // have one k
+#endif
+#ifndef MGL_K_ADDED_1
+#define MGL_K_ADDED_1 0
+#endif
+#ifndef MGL_K_ADDED_2
+#define MGL_K_ADDED_2 0
+#endif
+
 enum { MGL_HAS_CODES = MGL_PACKINGS > 1, MGL_HAS_MX4 = MGL_PACKINGS >> MGL_PACKING_MX4 & 1 };
 
 // Row blocks of a batch, for a number of row tiles, but for the bodies of 2 to 16 tokens.

@@ -356,7 +356,12 @@ MGL_DEVICE void mgl_task_experts(mgl_worker *w) {
   mgl_one_norm norm;
   mgl_linear_init(w, slot, mgl_linear_rows(slot), true, &l);
   mgl_linear_find_share<P>(w, slot, &l);
-  l.pages = P != MGL_PACKING_BF16 ? mgl_kept(l.pages) : l.pages;
+  constexpr uint32_t K = UP ? MGL_EXPERT_WIDTH : MGL_EXPERT_SLOTS * MGL_EXPERT_FEATURES;
+  if (K % (2 * MGL_CUDA_PAGE_K) == 0) {
+    mgl_linear_know<K>(&l);
+  } else {
+    l.pages = P != MGL_PACKING_BF16 ? mgl_kept(l.pages) : l.pages;
+  }
   if (UP) {
     mgl_one_load_norm<P>(w, &l, &norm);
   }

@@ -68,6 +68,7 @@ struct mgl_linear {
   uint32_t x_stride;
   uint32_t zero;  // mgl_cuda_op.zero
   bool normed;
+  bool known;              // its k and kind, to the compiler
   bool carried;            // x and the residual carry their readiness
   uint64_t copy_at;        // of the residual
   uint32_t rows;           // tokens that the iteration brings
@@ -683,6 +684,17 @@ MGL_DEVICE void mgl_linear_init(const mgl_worker *w, const mgl_slot *slot, uint3
   l->normed = (slot->op.flags & MGL_CUDA_X_NORMED) != 0;
   l->rows = rows;
   l->first_row = 0;
+  l->known = false;
+}
+
+// What device code knows of an op's shape; K: a multiple of the bytes of two pages, or 0.
+template <uint32_t K>
+MGL_DEVICE void mgl_linear_know(mgl_linear *l) {
+  if constexpr (K != 0) {
+    l->k = K;
+    l->pages = K / MGL_CUDA_PAGE_K;
+    l->k_padded = K;
+  }
 }
 
 // Where a warp finds its share of panels of codes.

@@ -417,6 +417,7 @@ MGL_DEVICE void mgl_task_linear_paged(mgl_worker *w) {
   const mgl_slot *slot = mgl_task_slot(w);
   mgl_linear l;
   mgl_linear_init(w, slot, slot->rows, true, &l);
+  mgl_linear_know<NORMED ? MGL_K_CODED_NORMED : MGL_K_CODED>(&l);
   const uint32_t begin = slot->begin;
   const uint32_t end = slot->end;
   mgl_one_norm norm;

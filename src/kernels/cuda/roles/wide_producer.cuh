@@ -125,48 +125,77 @@ MGL_DEVICE void mgl_wide_repeat_slot(mgl_wide_worker *w) {
   __syncwarp();
 }
 
-// A step of experts: its tiles, each as a task of its own. What is handed over from one to the next
-// is known before, so that the ring never waits for a trip to memory. False: the launch was ended.
-MGL_DEVICE bool mgl_wide_produce_share(mgl_wide_worker *w) {
-  const mgl_wide_slot *slot = &w->block->slots[w->slot];
-  if (!mgl_wide_wait_event(w, &slot->step)) {
-    return false;
-  }
-  const mgl_wide_expert_tile *tiles = slot->with.experts.tiles;
+// What a producer knows of a step of experts: its tiles, each a task of its own. What is handed
+// over from one to the next is known before, so that the ring never waits for a trip to memory.
+struct mgl_wide_share {
+  uint32_t of_features, count;  // tiles of features, and all tiles
+  uint32_t number;              // of the present one
+  mgl_wide_expert_tile found;   // of lane l: of the l-th tile of 32
+};
+
+MGL_DEVICE mgl_wide_share mgl_wide_share_of(const mgl_wide_slot *slot) {
+  mgl_wide_share s;
+  s.of_features = mgl_wide_feature_tiles(mgl_wide_row_blocks(&slot->op));
+  s.count = mgl_wide_uniform(*slot->with.experts.tile_count) * s.of_features;
+  s.number = mgl_wide_uniform(slot->step.begin);
+  s.found = {0, 0, 0, 0};
+  return s;
+}
+
+// Tile `i` of the step into the slot.
+MGL_DEVICE void mgl_wide_hand_tile(mgl_wide_worker *w, mgl_wide_share *s, uint32_t i) {
+  mgl_wide_slot *slot = &w->block->slots[w->slot];
   const uint32_t columns = slot->op.k_padded / MGL_WIDE_K;
-  const uint32_t of_features = mgl_wide_feature_tiles(mgl_wide_row_blocks(&slot->op));
-  const uint32_t count = mgl_wide_uniform(*slot->with.experts.tile_count) * of_features;
-  const uint32_t first = mgl_wide_uniform(slot->step.begin);
-  mgl_wide_expert_tile found = {0, 0, 0, 0};  // of lane l: of the l-th tile of 32
-  for (uint32_t i = 0, number = first; i == 0 || number < count; i++, number += gridDim.x) {
-    if (i % 32 == 0) {
-      const uint32_t own = number + w->lane * gridDim.x;
-      found = own < count ? tiles[own / of_features] : mgl_wide_expert_tile{0, 0, 0, 0};
-      found.flags |= own < count && count - own > gridDim.x ? MGL_WIDE_EXPERT_MORE : 0;
+  if (i % 32 == 0) {
+    const uint32_t own = s->number + w->lane * gridDim.x;
+    s->found = own < s->count ? slot->with.experts.tiles[own / s->of_features]
+                              : mgl_wide_expert_tile{0, 0, 0, 0};
+    s->found.flags |= own < s->count && s->count - own > gridDim.x ? MGL_WIDE_EXPERT_MORE : 0;
+  }
+  if (w->lane == i % 32) {
+    w->block->expert_tiles[w->slot] = s->found;
+    slot->step.begin = s->number * columns;
+    slot->step.end = (s->number + 1) * columns;
+  }
+  __syncwarp();
+}
+
+// A linear: weights ahead, then the event, then the rest. known: it is activated. The list of tiles
+// is there before experts_up, whose end experts_down waits for. False: the launch was ended.
+MGL_DEVICE bool mgl_wide_produce_linear(mgl_wide_worker *w, const mgl_wide_slot *slot, bool known) {
+  if constexpr (!MGL_WIDE_EXPERTS) {
+    return mgl_wide_produce_tile(w, slot, known);
+  }
+  const uint32_t kind = mgl_wide_uniform(slot->op.kind);
+  const bool shared = mgl_wide_is_of_experts(kind);
+  mgl_wide_share share = {};
+  if (mgl_wide_is_up(kind) && !known) {
+    if (!mgl_wide_wait_event(w, &slot->step)) {
+      return false;
     }
-    if (i > 0) {
+    known = true;
+  }
+  if (shared) {
+    share = mgl_wide_share_of(slot);
+  }
+#pragma unroll 1
+  for (uint32_t i = 0;; i++) {
+    if (shared && i > 0) {
       mgl_wide_next_slot(w);
       mgl_wide_repeat_slot(w);
     }
-    mgl_wide_slot *at = &w->block->slots[w->slot];
-    if (w->lane == i % 32) {
-      w->block->expert_tiles[w->slot] = found;
-      at->step.begin = number * columns;
-      at->step.end = (number + 1) * columns;
+    if (shared) {
+      mgl_wide_hand_tile(w, &share, i);
+      share.number += gridDim.x;
     }
-    __syncwarp();
-    (void)mgl_wide_produce_tile(w, at, true);
+    if (!mgl_wide_produce_tile(w, &w->block->slots[w->slot], known)) {
+      return false;
+    }
+    if (!shared || share.number >= share.count) {
+      return true;
+    }
+    known = true;
   }
-  return true;
-}
-
-// A linear: weights ahead, then the event, then the rest. known: it is activated. False: the launch
-// was ended.
-MGL_DEVICE bool mgl_wide_produce_linear(mgl_wide_worker *w, const mgl_wide_slot *slot, bool known) {
-  if (mgl_wide_is_of_experts(slot->op.kind)) {
-    return mgl_wide_produce_share(w);
-  }
-  return mgl_wide_produce_tile(w, slot, known);
 }
 
 // Done once in a launch. Beside codes, or several ranks, and tiles of 256 tokens the compiler has

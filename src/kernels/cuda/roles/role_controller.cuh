@@ -360,10 +360,10 @@ MGL_DEVICE bool mgl_announce(mgl_controller *c, const mgl_iteration_info *info,
           mgl_attend_function(&slot->op, plan_kind, slot->first.item_count, slot->first.strides);
       function = mgl_attend_one_function(slot, plan_kind, function);
     }
-    function = mgl_one_function(&slot->op, function);
+    function = mgl_known_function(&slot->op, function);
     slot->function = function;
     slot->ring_pages = mgl_is_paged(slot->op.kind) ? c->ring_pages : block->page_count;
-    if ((function >= MGL_CALL_LINEAR_ROWS_1 && function <= MGL_CALL_LINEAR_ROWS_2_NORMED) ||
+    if ((function >= MGL_CALL_LINEAR_ROWS_1 && function <= MGL_CALL_SIXTEEN_ADDED_2) ||
         function <= MGL_CALL_ONE_ADDED_2 || (MGL_HAS_CODES && function >= MGL_CALL_CODED)) {
       // So that its consumers need not go to the L2 for it.
       slot->rows = (uint16_t)mgl_linear_rows(slot);

@@ -279,15 +279,17 @@ MGL_DEVICE bool mgl_await_slot(mgl_controller *c) {
   return true;
 }
 
-// Lane 0: the body of attend's task in a slot, `function` or the one of one sequence.
+// Lane 0: the body of attend's task in a slot, `function` or the one of a single item.
 MGL_DEVICE uint32_t mgl_attend_one_function(const mgl_slot *slot, mgl_plan_kind kind,
                                             uint32_t function) {
   const uint32_t flags = MGL_CUDA_CARRIED | MGL_CUDA_UNITS_APART;
   const bool one = MGL_CARRIES && MGL_TARGET_COPIES && MGL_HEAD_PARTS == 1 && !MGL_HAS_WINDOWS &&
-                   kind == MGL_PLAN_SHORT && slot->op.tokens == 1 &&
-                   (slot->op.flags & flags) == flags && slot->op.copy_bytes != 0 &&
-                   slot->end - slot->begin == 1 && slot->first.item_count <= slot->first.strides;
-  return one && function == MGL_CALL_ATTEND_DECODE ? (uint32_t)MGL_CALL_ATTEND_ONE : function;
+                   kind == MGL_PLAN_SHORT && (slot->op.flags & flags) == flags &&
+                   slot->op.copy_bytes != 0 && slot->end - slot->begin == 1 &&
+                   slot->first.item_count <= slot->first.strides;
+  return !one || function != MGL_CALL_ATTEND_DECODE ? function
+         : slot->op.tokens == 1                     ? (uint32_t)MGL_CALL_ATTEND_ONE
+                                                    : (uint32_t)MGL_CALL_ATTEND_EACH;
 }
 
 // All lanes: fills the slot and announces it. known: the loader knows of it, or is told. False: the

@@ -701,7 +701,12 @@ MGL_DEVICE void mgl_linear_know(mgl_linear *l) {
 }
 
 // What is made of the sums of a linear whose body knows that and k.
-typedef enum mgl_makes { MGL_MAKES_ANY, MGL_MAKES_ROWS, MGL_MAKES_GATED, MGL_MAKES_ADDED } mgl_makes;
+typedef enum mgl_makes {
+  MGL_MAKES_ANY,
+  MGL_MAKES_ROWS,
+  MGL_MAKES_GATED,
+  MGL_MAKES_ADDED
+} mgl_makes;
 
 // Whether bodies of 9 to 16 tokens know a norm's k: where x is more than one group, which the next
 // one's words are kept beside, registers would be spilled in all of the kernel (docs/log/309).

@@ -54,7 +54,7 @@ template <int TILES>
 struct mgl_rows_places {
   const uint8_t *at[TILES];
   bool there[TILES];
-  bool all;  // to the compiler: whoever has no row has the first one's
+  bool all;       // to the compiler: whoever has no row has the first one's
   uint32_t left;  // elements of a row from the first one of this lane on; of codes
 };
 
@@ -87,8 +87,8 @@ MGL_DEVICE bool mgl_rows_has(const mgl_rows_places<TILES> *rows, uint32_t first_
          first_page * MGL_CUDA_PAGE_K + mgl_rows_element<P>(piece) < rows->left;
 }
 
-// Before it is asked for: open where there is a row, else zeros. Where all lanes ask for
-// something, nothing needs it.
+// Before it is asked for: open where there is a row, else zeros. Where all lanes ask for something,
+// nothing needs it.
 template <int TILES, bool NORMED, int PIECES, mgl_packing P>
 MGL_DEVICE void mgl_rows_clear(const mgl_rows_places<TILES> *rows, uint32_t first_page, int begin,
                                mgl_rows_raw<TILES, NORMED, PIECES, P> *raw) {
@@ -803,8 +803,8 @@ MGL_DEVICE void mgl_task_linear_rows(mgl_worker *w) {
     return;
   }
   const uint32_t passes = mgl_task_slot(w)->op.passes;
-  for (uint32_t pass = 0;
-       pass < passes && mgl_rows_pass<TILES, NORMED, P, K, MAKES>(w, pass); pass++) {
+  for (uint32_t pass = 0; pass < passes && mgl_rows_pass<TILES, NORMED, P, K, MAKES>(w, pass);
+       pass++) {
     if (pass + 1 < passes) {
       mgl_sync_consumers();  // the last batch has been read
     }

@@ -353,9 +353,9 @@ static figures figures_of(const bench *b, const mode_result *result) {
                                                 (double)b->loads.step_bytes;
   figures f = {
       .ms_per_token = mgl_median(s->step_ms, s->step_count),
-      .bytes_per_token = (double)(mgl_runner_step_bytes(b->runner) -
-                                  (b->batch == 1 ? mgl_runner_short_saved(b->runner) : 0)) +
-                         experts + (double)mgl_runner_kv_bytes_per_token(b->runner) * kv_tokens,
+      .bytes_per_token =
+          (double)(mgl_runner_step_bytes(b->runner) - mgl_runner_short_saved(b->runner, b->batch)) +
+          experts + (double)mgl_runner_kv_bytes_per_token(b->runner) * kv_tokens,
       .prompt_ms = mgl_median(result->prompt_ms, b->runs),
   };
   f.rate = f.bytes_per_token * 1e3 / f.ms_per_token;

@@ -313,8 +313,8 @@ static mgl_status make(cpu_model *m, const mgl_device_job *job, const mgl_ranks_
       .again = build->tune,
       .folder = folder};
   (void)mgl_cpu_tune(&m->weights, &tune_options, &m->way);
-  m->way.short_rows = m->way.short_rows && tune_options.shorts;
-  if (m->way.short_rows) {
+  m->way.short_tokens = tune_options.shorts ? m->way.short_tokens : 0;
+  if (m->way.short_tokens > 0) {
     mgl_cpu_shorts_make(&m->weights, m->simd, m->team, m->topology);
   } else {
     mgl_cpu_shorts_release(&m->weights);
@@ -504,6 +504,7 @@ static void cpu_describe(const void *model, mgl_device_info *out) {
                            .simd = m->simd,
                            .step_bytes = m->weights.step_bytes,
                            .short_saved = mgl_cpu_shorts_saved(&m->weights),
+                           .short_tokens = m->way.short_tokens,
                            .kv_bytes_per_token = mgl_graph_kv_bytes_per_token(m->job.program),
                            .note = m->note,
                            .way = &m->way};

@@ -50,10 +50,11 @@ typedef struct mgl_launch_counts {
 } mgl_launch_counts;
 
 typedef struct mgl_device_info {
-  uint32_t workers;             // that compute
-  mgl_simd simd;                // of the CPU only
-  uint64_t step_bytes;          // of weights that one decode step reads
-  uint64_t short_saved;         // of these, what an iteration of one token does not read
+  uint32_t workers;      // that compute
+  mgl_simd simd;         // of the CPU only
+  uint64_t step_bytes;   // of weights that one decode step reads
+  uint64_t short_saved;  // of these, what an iteration of short_tokens or fewer does not read
+  uint32_t short_tokens;
   uint64_t kv_bytes_per_token;  // that one token of context adds to it
   const mgl_cuda_device *gpu;   // NULL on the CPU
   const char *note;             // what the user should know of it, or ""

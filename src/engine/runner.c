@@ -608,8 +608,9 @@ uint64_t mgl_runner_step_bytes(const mgl_runner *runner) {
   return info_of(runner).step_bytes;
 }
 
-uint64_t mgl_runner_short_saved(const mgl_runner *runner) {
-  return info_of(runner).short_saved;
+uint64_t mgl_runner_short_saved(const mgl_runner *runner, uint32_t tokens) {
+  const mgl_device_info info = info_of(runner);
+  return tokens <= info.short_tokens ? info.short_saved : 0;
 }
 
 void mgl_runner_expert_loads(const mgl_runner *runner, mgl_expert_loads *out) {

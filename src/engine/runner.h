@@ -92,8 +92,8 @@ mgl_launch_counts mgl_runner_launches(const mgl_runner *runner);
 
 // Bytes of weights that one decode step reads, and of KV that one token of context adds to it.
 uint64_t mgl_runner_step_bytes(const mgl_runner *runner);
-// Of these, what an iteration of a single token does not read, as it has short rows.
-uint64_t mgl_runner_short_saved(const mgl_runner *runner);
+// Of these, what an iteration of so many tokens does not read, as it has short rows.
+uint64_t mgl_runner_short_saved(const mgl_runner *runner, uint32_t tokens);
 uint64_t mgl_runner_kv_bytes_per_token(const mgl_runner *runner);
 
 // What experts had to do so far; all 0 on a GPU. Between two calls `bytes` grows by what was read;

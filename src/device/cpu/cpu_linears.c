@@ -32,6 +32,7 @@ typedef struct linear_run {
   mgl_cpu_rows rows;      // of x in this iteration
   bool packs;             // x is packed
   bool splits;            // and split
+  bool reads_shorts;      // of weights that have short rows
   bool whole;             // it is packed as whole numbers besides, for weights that want it
   uint32_t first, count;  // of the block
 } linear_run;
@@ -208,7 +209,8 @@ size_t mgl_cpu_linear_weights(const mgl_cpu_program *p, uint32_t op_idx, uint32_
   weight_rows rows;
   for (uint32_t i = 0; mgl_op_is_linear(op) && find_piece(p, op, begin, end, i, &rows); i++) {
     const mgl_tensor *weight = &p->graph->tensors[rows.w];
-    const unsigned char *shorts = p->largest.tokens == 1 ? p->shorts[rows.w] : NULL;
+    const unsigned char *shorts =
+        mgl_linear_reads_shorts(&p->way, p->largest.tokens) ? p->shorts[rows.w] : NULL;
     const unsigned char *at = weight_at(p, rows.w, rows.first);
     size_t bytes = rows.count * mgl_tensor_row_bytes(weight);
     if (shorts != NULL) {  // whole groups
@@ -261,7 +263,7 @@ static void compute(const linear_run *run, const block_x *x, const weight_rows *
   const mgl_tensor *weight = &p->graph->tensors[piece->w];
   const bool whole = mgl_code_is_integer(weight->dtype);
   mgl_linear_args args = {
-      .w_short = run->count == 1 ? p->shorts[piece->w] : NULL,
+      .w_short = run->reads_shorts ? p->shorts[piece->w] : NULL,
       .short_first = piece->first,
       .x = whole ? x->whole : x->rows,
       .x_dtype = run->x_dtype,
@@ -349,6 +351,14 @@ static bool reads_codes(const mgl_cpu_program *p, const mgl_op *op, bool *intege
   return codes;
 }
 
+static bool has_shorts(const mgl_cpu_program *p, const mgl_op *op) {
+  bool has = false;
+  for (uint32_t i = 0; i < op->input_count; i++) {
+    has = has || p->shorts[op->inputs[i]] != NULL;
+  }
+  return has;
+}
+
 static linear_run begin_run(const mgl_cpu_program *p, uint32_t op_idx, uint32_t worker) {
   const mgl_op *op = &p->graph->ops[op_idx];
   linear_run run = {.p = p, .op = op, .worker = worker};
@@ -368,10 +378,13 @@ void mgl_cpu_linear_run(const mgl_cpu_program *p, uint32_t op_idx, uint32_t work
   weight_rows pieces[MAX_PIECES];
   bool is_gate_up = run.op->kind == MGL_OP_GATE_UP;
   bool codes = reads_codes(p, run.op, &run.whole);
+  bool shorts = !codes && has_shorts(p, run.op);
   uint32_t piece_count = is_gate_up ? 0 : find_pieces(p, run.op, begin, end, pieces);
   for (run.first = run.rows.begin; run.first < run.rows.end; run.first += run.count) {
     run.count = smaller(run.rows.end - run.first, MGL_CPU_BLOCK_TOKENS);
-    run.packs = !codes && mgl_linear_packs(&p->way, run.count, end - begin);
+    run.reads_shorts = shorts && mgl_linear_reads_shorts(&p->way, run.count);
+    run.packs = !codes && (mgl_linear_packs(&p->way, run.count, end - begin) ||
+                           (run.reads_shorts && run.count > 1));
     run.splits = run.packs && p->way.split && run.x_dtype == MGL_DTYPE_BF16;
     if (is_gate_up) {
       run_gate_up_block(&run, begin, end);

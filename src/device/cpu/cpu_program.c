@@ -62,7 +62,7 @@ static mgl_status bind_tensors(mgl_cpu_program *program, mgl_error *err) {
     if (tensor->placement == MGL_PLACE_WEIGHT) {
       MGL_TRY(mgl_cpu_memory_find_weight(program->memory, tensor, &program->data[i], err));
       program->shorts[i] =
-          program->way.short_rows ? mgl_cpu_memory_find_short(program->memory, tensor) : NULL;
+          program->way.short_tokens > 0 ? mgl_cpu_memory_find_short(program->memory, tensor) : NULL;
     } else if (tensor->placement == MGL_PLACE_KV) {
       MGL_TRY(mgl_cpu_memory_find_kv(program->memory, tensor, &program->kv[i], err));
     }

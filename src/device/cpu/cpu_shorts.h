@@ -1,4 +1,4 @@
-// Short rows of weights (kernels/cpu/short_rows.h), made beside the plain ones, for single tokens.
+// Short rows of weights (kernels/cpu/short_rows.h), made beside the plain ones, for few tokens.
 //
 // They are made of bf16 matrices of linears, embeddings that are an output projection among them,
 // of models that are too large for caches, on levels whose kernels read them; not of experts, which
@@ -35,7 +35,7 @@ void mgl_cpu_shorts_make(mgl_cpu_weights *weights, mgl_simd simd, mgl_team *team
                          const mgl_topology *topology);
 void mgl_cpu_shorts_release(mgl_cpu_weights *weights);
 
-// Of the bytes that one token reads, what it reads less with them.
+// Of the bytes that one iteration reads, what it reads less with them.
 uint64_t mgl_cpu_shorts_saved(const mgl_cpu_weights *weights);
 
 #endif

@@ -13,7 +13,7 @@
 #include "graph/act_dtype.h"
 
 enum {
-  WAYS_VERSION = 7,  // of ways and of the kernels that walk them; another one measures anew
+  WAYS_VERSION = 8,  // of ways and of the kernels that walk them; another one measures anew
   MOST_SHAPES = 2,   // widths of rows that are measured, those with most bytes
   MOST_WAYS = 12,    // that are compared at a time
   ROUNDS = 6,
@@ -52,6 +52,7 @@ typedef struct tuner {
   uint64_t total_bytes;
   uint64_t deadline_ns;
   size_t stream_bytes;    // of a pass of few tokens
+  bool measures_shorts;   // else plain rows are read, whatever a way says
   unsigned char *memory;  // [workers] of x, packed x and out
   size_t x_bytes, packed_bytes, worker_bytes;
 } tuner;
@@ -147,12 +148,13 @@ static unsigned touch_pages(const unsigned char *at, size_t bytes) {
 static void run_share(void *context, uint32_t index) {
   const pass *p = context;
   const tuner *t = p->t;
+  const bool reads_shorts = t->measures_shorts && mgl_linear_reads_shorts(p->way, p->tokens);
   unsigned char *x = t->memory + index * t->worker_bytes;
   mgl_linear_args args = {
       .x = x,
       .x_dtype = t->act,
       .w = p->pieces[index].w,
-      .w_short = p->way->short_rows && p->tokens == 1 ? p->pieces[index].shorts : NULL,
+      .w_short = reads_shorts ? p->pieces[index].shorts : NULL,
       .short_first = p->pieces[index].row,
       .w_dtype = p->s->dtype,
       .token_count = p->tokens,
@@ -162,6 +164,7 @@ static void run_share(void *context, uint32_t index) {
       .packed = mgl_linear_packs(p->way, p->tokens, p->rows),
       .way = p->way,
   };
+  args.packed = args.packed || (args.w_short != NULL && p->tokens > 1);
   args.split = args.packed && p->way->split && t->act == MGL_DTYPE_BF16;
   if (t->options->mapped) {
     (void)touch_pages(args.w, (size_t)p->rows * p->s->k * mgl_dtype_bytes(p->s->dtype));
@@ -336,17 +339,25 @@ static bool choose_one_token(tuner *t, pass *p, mgl_linear_way *way) {
   return true;
 }
 
-// Short rows, or the plain way of one token, in passes that are long beside a group.
-static bool choose_short_rows(tuner *t, pass *p, mgl_linear_way *way) {
+// Up to how many tokens read short rows, in passes that are long beside a group: the fewer tokens
+// there are, the more a product waits for memory, so the first number that gains is the answer.
+static bool choose_short_tokens(tuner *t, pass *p, mgl_linear_way *way) {
+  static const uint32_t tried[] = {MGL_LINEAR_MOST_SHORT, 4, 2, 1};
+  const uint32_t known = way->short_tokens;
+  bool done = true;
   if (t->weights->shorts == NULL) {
     return true;  // not asked for, or there is no memory for them
   }
-  mgl_linear_way ways[] = {*way, *way};
-  ways[0].short_rows = false;
-  ways[1].short_rows = true;
+  way->short_tokens = 0;
+  t->measures_shorts = true;
   t->stream_bytes = LONG_STREAM_BYTES;
-  const bool done = choose(t, p, ways, 2, 1, way);
+  for (size_t i = 0; i < sizeof tried / sizeof *tried && done && way->short_tokens == 0; i++) {
+    mgl_linear_way ways[] = {*way, *way};
+    ways[1].short_tokens = tried[i];
+    done = choose(t, p, ways, 2, tried[i], way);
+  }
   t->stream_bytes = STREAM_BYTES;
+  way->short_tokens = done ? way->short_tokens : known;
   return done;
 }
 
@@ -448,9 +459,9 @@ static bool measure_all(tuner *t, mgl_linear_way *way) {
                             &ignored) == MGL_OK;
   t->memory = memory;
   t->stream_bytes = STREAM_BYTES;
-  done = done && choose_one_token(t, &p, way) && choose_short_rows(t, &p, way) &&
-         choose_packed(t, &p, MOST_TOKENS, way) && choose_packed(t, &p, SOME_TOKENS, way) &&
-         choose_few(t, &p, way) && choose_pack_tokens(t, &p, way);
+  done = done && choose_one_token(t, &p, way) && choose_packed(t, &p, MOST_TOKENS, way) &&
+         choose_packed(t, &p, SOME_TOKENS, way) && choose_few(t, &p, way) &&
+         choose_pack_tokens(t, &p, way) && choose_short_tokens(t, &p, way);
   mgl_pages_unmap(memory, t->worker_bytes * workers);
   mgl_free(p.pieces);
   mgl_free(p.ns);
@@ -466,7 +477,7 @@ mgl_linear_way mgl_known_way(mgl_simd simd, const char *processor) {
   if (is_bf16 && strncmp(processor, "AuthenticAMD 26.", 16) == 0) {
     way.one.fetch = MGL_FETCH_NONE;  // Zen 5: docs/log/007
   } else if (is_512 && strncmp(processor, "AuthenticAMD 25.", 16) == 0) {
-    way.short_rows = true;                        // Zen 4: docs/log/305
+    way.short_tokens = 8;                         // Zen 4: docs/log/305, 313
     way.one = (mgl_single_way){.in_turn = true};  // docs/log/268, 277
     way.one_long = (mgl_single_way){.fetch = MGL_FETCH_L2, .ahead = 48 << 10};
     way.long_k = 8192;

@@ -71,7 +71,8 @@ typedef struct mgl_linear_way {
   bool split;
   bool many_fetch;
   uint32_t some_rows, many_rows;  // at least 4; 0: as many as are 256 KiB
-  bool short_rows;                // one token reads short rows, where there are some
+  // Up to so many tokens read short rows, where there are some; at most MGL_LINEAR_MOST_SHORT.
+  uint32_t short_tokens;
 } mgl_linear_way;
 
 static inline const mgl_single_way *mgl_linear_single(const mgl_linear_way *way, uint32_t k) {
@@ -83,6 +84,7 @@ enum {
   MGL_LINEAR_MOST_BLOCKS = 64,
   MGL_LINEAR_LEAST_PACKED = 2,
   MGL_LINEAR_SOME = 24,
+  MGL_LINEAR_MOST_SHORT = 8,
 };
 
 // Linear: out[t][n] = sum_k x[t][k] * w[n][k] (+ bias[n]), or residual[t][n] + that sum, rounded in
@@ -99,8 +101,9 @@ typedef struct mgl_linear_args {
   mgl_dtype w_dtype;
   uint32_t w_group;  // of codes, whose rows lie as base/form.h says; else 0
   bool w_offsets;
-  // One token, x and w bf16: the matrix that w is of as short rows (kernels/cpu/short_rows.h), and
-  // which of its rows is w's first. NULL: w is read. Only where the table reads them (`shorts`).
+  // One token, or up to MGL_LINEAR_MOST_SHORT packed ones, x and w bf16: the matrix that w is of as
+  // short rows (kernels/cpu/short_rows.h), and which of its rows is w's first. NULL: w is read.
+  // Only where the table reads them (`shorts`).
   const void *w_short;
   size_t short_first;
   const float *bias;      // [N] or NULL
@@ -136,8 +139,14 @@ size_t mgl_packed_bytes(uint32_t token_count, uint32_t k, mgl_dtype dtype);
 // As whole numbers.
 size_t mgl_whole_bytes(uint32_t token_count, uint32_t k);
 
-// Whether packing x pays for a linear of so many tokens and output features in one call.
+// Whether packing x pays for a linear of so many tokens and output features in one call; of short
+// rows, more than one token must be packed.
 bool mgl_linear_packs(const mgl_linear_way *way, uint32_t token_count, size_t features);
+
+// Whether so many tokens read short rows, where there are some.
+static inline bool mgl_linear_reads_shorts(const mgl_linear_way *way, uint32_t token_count) {
+  return token_count <= way->short_tokens;
+}
 
 // Rotary angles of one iteration: out[t][i] = amplitude * (cos, sin)(positions[t] * frequency[i]),
 // the product with the frequency rounded to f32 first, as the Hugging Face reference does. Rows

@@ -239,8 +239,9 @@ static void linear_tile(const mgl_linear_args *args, size_t row, size_t rows, si
   }
 }
 
-// One token, whose weights are short rows: a group at a time, block after block.
-static void linear_short(const mgl_linear_args *args, size_t begin, size_t end) {
+// Tokens whose weights are short rows: a group at a time, block after block.
+static void linear_short(const mgl_linear_args *args, size_t begin, size_t end, size_t token,
+                         size_t tokens) {
   _Static_assert((int)TILE_DEPTH == (int)MGL_SHORT_BLOCK && (int)TILE_ROWS == (int)MGL_SHORT_ROWS,
                  "a tile is a block");
   const mgl_short_layout layout = mgl_short_layout_of(args->k);
@@ -253,14 +254,16 @@ static void linear_short(const mgl_linear_args *args, size_t begin, size_t end) 
     float sums[TILE_ROWS][TILE_TOKENS] = {0};
     n_end = end - n < MGL_SHORT_ROWS - row ? end : n + MGL_SHORT_ROWS - row;
     if (mgl_short_base(group, 0, 0) == MGL_SHORT_PLAIN) {
-      linear_tile(args, n, n_end - n, 0, 1);
+      linear_tile(args, n, n_end - n, token, tokens);
       continue;
     }
     for (uint32_t b = 0; b < layout.blocks; b++) {
       const size_t first = (size_t)b * TILE_DEPTH;
       const size_t depth = args->k - first < TILE_DEPTH ? args->k - first : TILE_DEPTH;
-      for (size_t i = 0; i < depth; i++) {
-        x[i][0] = load(args->x, args->x_dtype, first + i);
+      for (size_t t = 0; t < tokens; t++) {
+        for (size_t i = 0; i < depth; i++) {
+          x[i][t] = load(args->x, args->x_dtype, (token + t) * args->k + first + i);
+        }
       }
       for (uint32_t r = 0; r < MGL_SHORT_ROWS; r++) {
         mgl_bf16 elements[TILE_DEPTH];
@@ -271,15 +274,19 @@ static void linear_short(const mgl_linear_args *args, size_t begin, size_t end) 
       }
     }
     for (size_t r = n; r < n_end; r++) {
-      put_linear(args, 0, r, sums[row + r - n][0]);
+      for (size_t t = 0; t < tokens; t++) {
+        put_linear(args, token + t, r, sums[row + r - n][t]);
+      }
     }
   }
 }
 
 static void linear(const mgl_linear_args *args, size_t begin, size_t end) {
   if (args->w_short != NULL) {
-    assert(args->token_count == 1);
-    linear_short(args, begin, end);
+    for (size_t t = 0, tokens; t < args->token_count; t += tokens) {
+      tokens = args->token_count - t < TILE_TOKENS ? args->token_count - t : TILE_TOKENS;
+      linear_short(args, begin, end, t, tokens);
+    }
     return;
   }
   if (mgl_dtype_is_code(args->w_dtype)) {

@@ -32,12 +32,12 @@ typedef struct packed_tiles {
   size_t tokens, count;
 } packed_tiles;
 
-static packed_tiles tiles_of(size_t tokens) {
+INLINE packed_tiles tiles_of(size_t tokens) {
   return (packed_tiles){tokens, (tokens + linear_tokens - 1) / linear_tokens};
 }
 
 // First token of a tile; of the tile behind the last, the number of tokens.
-static size_t tile_start(const packed_tiles *tiles, size_t tile) {
+INLINE size_t tile_start(const packed_tiles *tiles, size_t tile) {
   return tile * tiles->tokens / tiles->count;
 }
 
@@ -316,8 +316,8 @@ static void linear(const mgl_linear_args *given, size_t begin, size_t end) {
   if (args->x_dtype == MGL_DTYPE_BF16) {
     assert(args->w_dtype == MGL_DTYPE_BF16);
     if (args->w_short != NULL) {
-      assert(one && !LEVEL_HAS_TILES);
-      linear_short(args, begin, end);
+      assert((one || packed) && !LEVEL_HAS_TILES);
+      (one ? linear_short : linear_short_packed)(args, begin, end);
       return;
     }
     (packed && args->split ? split_bf16_bf16

@@ -139,7 +139,7 @@ static void outliers_come_back(void **state) {
   packed_destroy(&p);
 }
 
-static mgl_linear_args args_of(const packed *p, const void *x, const float *bias,
+static mgl_linear_args args_of(const packed *p, const void *x, uint32_t tokens, const float *bias,
                                const float *residual, const guarded *out, size_t first) {
   return (mgl_linear_args){.x = x,
                            .x_dtype = MGL_DTYPE_BF16,
@@ -148,42 +148,86 @@ static mgl_linear_args args_of(const packed *p, const void *x, const float *bias
                            .short_first = first,
                            .bias = bias,
                            .residual = residual,
-                           .token_count = 1,
+                           .token_count = tokens,
                            .k = p->k,
                            .out = out->data,
                            .out_stride = p->rows};
 }
 
-// Rows [first + begin, first + end) from either copy; nothing beside them is written.
-static void check_range(size_t l, const packed *p, const void *x, const float *bias,
-                        const float *residual, size_t first, size_t begin, size_t end) {
-  const size_t bytes = (p->rows - first) * sizeof(float);
-  guarded plain = guarded_create(bytes, 0), shorts = guarded_create(bytes, 0);
-  mgl_linear_args args = args_of(p, x, bias, residual, &plain, first);
-  level(l)->linear(&args, begin, end);
-  args = args_of(p, x, bias, residual, &shorts, first);
+typedef struct inputs {
+  mgl_bf16 *x;
+  float *bias, *residual;
+} inputs;
+
+static inputs inputs_create(const packed *p, uint32_t tokens) {
+  inputs in = {.x = malloc((size_t)tokens * p->k * sizeof *in.x),
+               .bias = malloc(p->rows * sizeof *in.bias),
+               .residual = malloc((size_t)tokens * p->rows * sizeof *in.residual)};
+  assert_true(in.x != NULL && in.bias != NULL && in.residual != NULL);
+  fill_random(in.x, MGL_DTYPE_BF16, (size_t)tokens * p->k);
+  fill_random(in.bias, MGL_DTYPE_F32, p->rows);
+  fill_random(in.residual, MGL_DTYPE_F32, (size_t)tokens * p->rows);
+  return in;
+}
+
+static void inputs_destroy(inputs *in) {
+  free(in->x);
+  free(in->bias);
+  free(in->residual);
+}
+
+typedef struct range {
+  size_t first, begin, end;
+} range;
+
+// Rows [first + begin, first + end) from either copy; nothing beside them is written. More tokens
+// than one are packed, where short rows are read.
+static void check_range(size_t l, const packed *p, const inputs *in, uint32_t tokens, range r,
+                        int what) {
+  const size_t bytes = ((tokens - 1) * (size_t)p->rows + p->rows - r.first) * sizeof(float);
+  const float *bias = what % 2 == 0 ? NULL : in->bias;
+  const float *residual = what % 3 == 0 ? NULL : in->residual;
+  guarded plain = guarded_create(bytes, 0), shorts = guarded_create(bytes, 0), x = {0};
+  mgl_linear_args args = args_of(p, in->x, tokens, bias, residual, &plain, r.first);
+  mgl_linear_way way = level(l)->usual;
+  way.many_fetch = what % 2 == 0;
+  way.one.fetch = (mgl_fetch)(what % MGL_FETCH_COUNT);
+  level(l)->linear(&args, r.begin, r.end);
+  args = args_of(p, in->x, tokens, bias, residual, &shorts, r.first);
   args.w_short = p->shorts.data;
-  level(l)->linear(&args, begin, end);
+  args.way = &way;
+  if (tokens > 1) {
+    x = guarded_create(mgl_packed_bytes(tokens, p->k, MGL_DTYPE_BF16), 0);
+    args.packed = true;
+    args.split = what % 2 == 0 && level(l)->splits();
+    level(l)->pack(&(mgl_pack_args){.x = in->x,
+                                    .dtype = MGL_DTYPE_BF16,
+                                    .split = args.split,
+                                    .token_count = tokens,
+                                    .k = p->k,
+                                    .out = x.data});
+    args.x = x.data;
+  }
+  level(l)->linear(&args, r.begin, r.end);
   assert_memory_equal(plain.data, shorts.data, bytes);
+  if (tokens > 1) {
+    guarded_destroy(&x);
+  }
   guarded_destroy(&plain);
   guarded_destroy(&shorts);
 }
 
 static void linears_have_the_bits_of_plain_rows(void **state) {
   (void)state;
-  static const uint32_t ks[] = {1,   2,   15,  16,  17,  31,  32,   33,   63,   64,  80,
-                                127, 128, 129, 144, 160, 161, 1000, 1024, 1152, 2500};
+  static const uint32_t ks[] = {1,   2,   15,  16,  17,  31,   32,   33,   63,   64,   80,  127,
+                                128, 129, 144, 160, 161, 1000, 1024, 1025, 1152, 2048, 2500};
   size_t plain = 0, tried = 0;
   for (size_t i = 0; i < 4 * sizeof ks / sizeof *ks; i++) {
     packed p = packed_create(1 + random_below(60), ks[i / 4]);
-    mgl_bf16 *x = malloc(p.k * sizeof *x);
-    float *bias = malloc(p.rows * sizeof *bias), *residual = malloc(p.rows * sizeof *residual);
-    assert_true(x != NULL && bias != NULL && residual != NULL);
-    fill_random(x, MGL_DTYPE_BF16, p.k);
-    fill_random(bias, MGL_DTYPE_F32, p.rows);
-    fill_random(residual, MGL_DTYPE_F32, p.rows);
+    const uint32_t tokens = i % 2 == 0 ? 1 : 2 + random_below(MGL_LINEAR_MOST_SHORT - 1);
+    inputs in = inputs_create(&p, tokens);
     fill_weights(&p);
-    if (i % 4 == 3) {  // no NaN or infinity, so that every bit of a sum counts
+    if (i % 4 > 1) {  // no NaN or infinity, so that every bit of a sum counts
       fill_random(p.w, MGL_DTYPE_BF16, (size_t)p.rows * p.k);
     }
     pack(&p);
@@ -192,21 +236,45 @@ static void linears_have_the_bits_of_plain_rows(void **state) {
       if (!level(l)->shorts) {
         continue;
       }
-      check_range(l, &p, x, NULL, NULL, 0, 0, p.rows);
+      check_range(l, &p, &in, tokens, (range){0, 0, p.rows}, 0);
       for (int j = 0; j < 6; j++, tried++) {
-        const size_t first = random_below(p.rows), rows = p.rows - first;
-        const size_t begin = random_below((uint32_t)rows);
-        const size_t end = begin + 1 + random_below((uint32_t)(rows - begin));
-        check_range(l, &p, x, j % 2 == 0 ? NULL : bias, j % 3 == 0 ? NULL : residual, first, begin,
-                    end);
+        range r = {.first = random_below(p.rows)};
+        const size_t rows = p.rows - r.first;
+        r.begin = random_below((uint32_t)rows);
+        r.end = r.begin + 1 + random_below((uint32_t)(rows - r.begin));
+        check_range(l, &p, &in, tokens, r, j);
       }
     }
-    free(x);
-    free(bias);
-    free(residual);
+    inputs_destroy(&in);
     packed_destroy(&p);
   }
   assert_true(plain > 0 && tried > 0);
+}
+
+// Every number of tokens, so that tiles of all sizes and as many of them as there are have a turn;
+// patches in few blocks, as trained weights have them.
+static void every_number_of_tokens(void **state) {
+  (void)state;
+  for (uint32_t tokens = 1; tokens <= MGL_LINEAR_MOST_SHORT; tokens++) {
+    packed p = packed_create(16 + random_below(30), 1100 + random_below(1100));
+    inputs in = inputs_create(&p, tokens);
+    fill_random(p.w, MGL_DTYPE_BF16, (size_t)p.rows * p.k);
+    for (size_t i = 0; i < (size_t)p.rows * p.k; i++) {
+      const mgl_bf16 usual = (mgl_bf16)((p.w[i] & 0x80ff) | (112 + random_below(14)) << 7);
+      p.w[i] = random_below(5000) == 0 ? p.w[i] & 0x907f : usual;
+    }
+    pack(&p);
+    assert_true(p.plain < mgl_short_groups(p.rows) && check_unpacks(&p) > 0);
+    for (size_t l = 0; l < level_count(); l++) {
+      if (!level(l)->shorts) {
+        continue;
+      }
+      check_range(l, &p, &in, tokens, (range){0, 0, p.rows}, 0);
+      check_range(l, &p, &in, tokens, (range){0, 3, p.rows - 2}, 1);
+    }
+    inputs_destroy(&in);
+    packed_destroy(&p);
+  }
 }
 
 int main(void) {
@@ -215,6 +283,7 @@ int main(void) {
       cmocka_unit_test(every_number_comes_back),
       cmocka_unit_test(outliers_come_back),
       cmocka_unit_test(linears_have_the_bits_of_plain_rows),
+      cmocka_unit_test(every_number_of_tokens),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -227,7 +227,7 @@ MGL_DEVICE void mgl_task_attend_one(mgl_worker *w) {
   }
   a.known = true;
   a.item.count = 1;
-  a.columns = MGL_GROUP;
+  a.columns = mgl_attend_heads(&a);
   const uint32_t first = mgl_attend_first(&a, 0);
   const uint32_t page = a.slot->first.pages[w->warp];
   mgl_attend_tile tile = {};

@@ -690,13 +690,15 @@ MGL_DEVICE void mgl_linear_init(const mgl_worker *w, const mgl_slot *slot, uint3
   l->known = false;
 }
 
-// What device code knows of an op's shape; K: a multiple of the bytes of two pages, or 0.
+// What device code knows of an op's shape; K: of rows that end within the second page of a pair, or
+// of codes, or 0.
 template <uint32_t K>
 MGL_DEVICE void mgl_linear_know(mgl_linear *l) {
   if constexpr (K != 0) {
+    constexpr uint32_t pair = 2 * MGL_CUDA_PAGE_K;
     l->k = K;
-    l->pages = K / MGL_CUDA_PAGE_K;
-    l->k_padded = K;
+    l->pages = (K + (pair - 1)) / pair * 2;
+    l->k_padded = K % pair == 0 ? K : l->k_padded;
   }
 }
 
@@ -705,7 +707,8 @@ typedef enum mgl_makes {
   MGL_MAKES_ANY,
   MGL_MAKES_ROWS,
   MGL_MAKES_GATED,
-  MGL_MAKES_ADDED
+  MGL_MAKES_ADDED,
+  MGL_MAKES_EXPERTS  // with a norm rows and experts' gated ones, else added to a residual, of any k
 } mgl_makes;
 
 // Whether bodies of 9 to 16 tokens know a norm's k: where x is more than one group, which the next
@@ -714,8 +717,8 @@ static __device__ constexpr bool mgl_knows_two_tiles(uint32_t k) {
   return k == MGL_GROUP_PAGES * MGL_CUDA_PAGE_K;
 }
 
-// Such a body of up to 16 tokens for an op that has the body `function` otherwise. Activations
-// carry their readiness, and outputs have copies.
+// Such a body for an op of 2 to 16 tokens (of one: mgl_one_function), which has `function`
+// otherwise. Activations carry their readiness, and outputs have copies.
 MGL_DEVICE uint32_t mgl_known_function(const mgl_cuda_op *op, uint32_t function) {
   uint32_t rows, gated, added_1, added_2;
   switch (function) {
@@ -727,7 +730,6 @@ MGL_DEVICE uint32_t mgl_known_function(const mgl_cuda_op *op, uint32_t function)
     added_1 = MGL_CALL_##BODY##_ADDED_1;  \
     added_2 = MGL_CALL_##BODY##_ADDED_2;  \
     break;
-    MGL_KNOWN_BY(LINEAR_ONE_NORMED, LINEAR_ONE, ONE)
     MGL_KNOWN_BY(LINEAR_ROWS_1_NORMED, LINEAR_ROWS_1, EIGHT)
     MGL_KNOWN_BY(LINEAR_ROWS_2_NORMED, LINEAR_ROWS_2, SIXTEEN)
 #undef MGL_KNOWN_BY
@@ -756,12 +758,14 @@ template <uint32_t K, mgl_makes MAKES>
 MGL_DEVICE void mgl_linear_know_all(mgl_linear *l) {
   if constexpr (MAKES != MGL_MAKES_ANY) {
     mgl_linear_know<K>(l);
-    if ((K & (K - 1)) == 0) {
+    if (K != 0 && (K & (K - 1)) == 0) {
       l->inverse_k = 1.0f / K;  // exact, as it is otherwise
     }
-    l->kind = MAKES == MGL_MAKES_GATED   ? (uint32_t)MGL_OP_GATE_UP
-              : MAKES == MGL_MAKES_ADDED ? (uint32_t)MGL_OP_LINEAR_ADD
-                                         : (uint32_t)MGL_OP_COUNT;
+    constexpr bool added = MAKES == MGL_MAKES_ADDED || (MAKES == MGL_MAKES_EXPERTS && K == 0);
+    const bool gated = MAKES == MGL_MAKES_EXPERTS && l->kind == MGL_OP_GATE_UP;
+    l->kind = MAKES == MGL_MAKES_GATED || gated ? (uint32_t)MGL_OP_GATE_UP
+              : added                           ? (uint32_t)MGL_OP_LINEAR_ADD
+                                                : (uint32_t)MGL_OP_COUNT;
     l->carried = true;
     l->known = true;
   }

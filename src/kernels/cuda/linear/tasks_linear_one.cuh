@@ -513,15 +513,19 @@ MGL_DEVICE void mgl_one_write(const mgl_one_output *o, uint32_t word, bool known
   }
 }
 
-// Finishes and writes an output, whose sum is `total`. All lanes of a warp call it.
-template <bool NORMED, int SUMS_AT>
+// Finishes and writes an output, whose sum is `total`. All lanes of a warp call it. EXPERTS: gated
+// ones are of experts.
+template <bool NORMED, int SUMS_AT, bool EXPERTS = false>
 MGL_DEVICE void mgl_one_put(const mgl_worker *w, const mgl_linear *l, const mgl_one_output *o,
                             float total, uint64_t *best) {
   bool mute = mgl_task_is_mute(w);
   float value = total * (NORMED ? mgl_linear_factor<SUMS_AT>(w, l, 0) : 1);
   if (l->kind == MGL_OP_GATE_UP) {
     float up = __shfl_down_sync(0xffffffffu, value, MGL_CUDA_HALF_ROWS);
-    uint32_t bits = mgl_round_bf16(mgl_silu_mul(value, up));
+    const float gated =
+        EXPERTS ? mgl_expert_activate(value, up, o->there ? mgl_expert_weight(w, 0, o->column) : 0)
+                : mgl_silu_mul(value, up);
+    uint32_t bits = mgl_round_bf16(gated);
     uint32_t next = __shfl_down_sync(0xffffffffu, bits, 1);
     if (o->there && o->column % 2 == 0 && !mute) {
       mgl_one_write(o, bits | next << 16, l->known);
@@ -575,6 +579,18 @@ MGL_DEVICE void mgl_one_batch_of(mgl_linear *l, uint32_t block, uint32_t end) {
 }
 
 // --- the task ------------------------------------------------------------------------------------
+
+// What becomes of the sums of an op of any kind; MGL_MAKES_ANY: no body knows it.
+MGL_DEVICE mgl_makes mgl_one_makes_of(const mgl_cuda_op *op) {
+  if (op->kind == MGL_OP_LINEAR_ADD) {
+    return MGL_MAKES_ADDED;
+  }
+  const bool normed = mgl_op_kind_is_linear(op->kind) && mgl_normed(op);
+  if (normed && op->kind == MGL_OP_GATE_UP) {
+    return MGL_MAKES_GATED;
+  }
+  return normed && op->kind != MGL_OP_LOGITS ? MGL_MAKES_ROWS : MGL_MAKES_ANY;
+}
 
 template <bool NORMED, mgl_packing P, uint32_t K = 0, mgl_makes MAKES = MGL_MAKES_ANY>
 MGL_DEVICE void mgl_task_linear_one(mgl_worker *w) {

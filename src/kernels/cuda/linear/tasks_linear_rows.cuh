@@ -794,8 +794,8 @@ MGL_DEVICE bool mgl_rows_pass(mgl_worker *w, uint32_t pass) {
 // Only of codes there are several passes, and none of their activations carry words.
 template <int TILES, bool NORMED, mgl_packing P, uint32_t K = 0, mgl_makes MAKES = MGL_MAKES_ANY>
 MGL_DEVICE void mgl_task_linear_rows(mgl_worker *w) {
-  if constexpr (MAKES != MGL_MAKES_ANY &&
-                (K == 0 || (NORMED && TILES == 2 && !mgl_knows_two_tiles(K)))) {
+  if constexpr (MAKES != MGL_MAKES_ANY && (K % (2 * MGL_CUDA_PAGE_K) != 0 || K == 0 ||
+                                           (NORMED && TILES == 2 && !mgl_knows_two_tiles(K)))) {
     return;  // the model has no such op, or it has the body of any k
   }
   if (P == MGL_PACKING_BF16) {

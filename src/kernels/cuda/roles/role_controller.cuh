@@ -294,10 +294,8 @@ MGL_DEVICE uint32_t mgl_attend_one_function(const mgl_slot *slot, mgl_plan_kind 
   if (!one || function != MGL_CALL_ATTEND_DECODE) {
     return function;
   }
-  const bool each = MGL_HEAD_PARTS == 1 && !MGL_HAS_WINDOWS;
-  return slot->op.tokens == 1 ? (uint32_t)MGL_CALL_ATTEND_ONE
-         : each               ? (uint32_t)MGL_CALL_ATTEND_EACH
-                              : function;
+  // Several tokens: not yet (docs/log/309).
+  return slot->op.tokens == 1 ? (uint32_t)MGL_CALL_ATTEND_ONE : function;
 }
 
 // All lanes: fills the slot and announces it. known: the loader knows of it, or is told. False: the
@@ -371,7 +369,6 @@ MGL_DEVICE bool mgl_announce(mgl_controller *c, const mgl_iteration_info *info,
       function = mgl_attend_one_function(slot, plan_kind, function);
     } else if (function == MGL_CALL_NOTHING) {
       function = mgl_task_function_of(&slot->op, MGL_TARGET_CAPABILITY, MGL_HAS_CODES);
-      function = mgl_known_function(&slot->op, function);
     }
     slot->function = function;
     slot->ring_pages = mgl_is_paged(slot->op.kind) ? c->ring_pages : block->page_count;

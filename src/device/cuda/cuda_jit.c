@@ -149,8 +149,7 @@ int mgl_cuda_options_make(const char *architecture, const mgl_cuda_shape *shape,
       (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_HAS_%s=1", extras[i].name);
     }
   }
-  static const char *const known[] = {"NORMED",       "ADDED_1",       "ADDED_2",
-                                      "CODED_NORMED", "CODED_ADDED_1", "CODED_ADDED_2"};
+  static const char *const known[] = {"NORMED", "ADDED_1", "ADDED_2", "CODED_NORMED", "CODED"};
   for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
     if (shape->extras.k[i] > 1) {
       (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_K_%s=%u", known[i], shape->extras.k[i]);

@@ -58,9 +58,9 @@ typedef struct mgl_cuda_extras {
   bool sinks;       // of attention
   bool sum_biases;  // of linears with a residual
   bool cut_rows;    // of some linear of bf16 (mgl_is_cut)
-  // k of linears: with a norm, and two with a residual, of bf16 and then of codes. 0: none of whole
-  // pairs of pages (or of bf16 mgl_is_cut); 1: of codes several with a norm.
-  uint32_t k[6];
+  // k of linears: of bf16 with a norm and two others, of codes all with a norm, all others. 0: none
+  // of whole pairs of pages; 1: of codes several.
+  uint32_t k[5];
 } mgl_cuda_extras;
 
 typedef struct mgl_cuda_shape {

@@ -78,20 +78,19 @@ static mgl_status find_experts(const mgl_graph *program, mgl_cuda_experts *out, 
 }
 
 // Notes the k of an op's matrices in mgl_cuda_extras.k.
-static void note_k(const mgl_op *op, const mgl_packed_matrices *m, uint32_t k[6]) {
+static void note_k(const mgl_op *op, const mgl_packed_matrices *m, uint32_t k[5]) {
   const bool normed = mgl_op_input(op, MGL_ROLE_NORM) != MGL_NO_TENSOR;
-  const bool whole =
-      m->k % (2 * MGL_CUDA_PAGE_K) == 0 || (m->packing == MGL_PACKING_BF16 && mgl_is_cut(m->k));
+  const bool whole = m->k % (2 * MGL_CUDA_PAGE_K) == 0;
   if (m->count == 0 || m->experts != 0) {
     return;
   }
-  uint32_t *of = m->packing == MGL_PACKING_BF16 ? k : k + 3;
-  if (normed && m->packing != MGL_PACKING_BF16) {
-    of[0] = whole && (of[0] == 0 || of[0] == m->k) ? m->k : 1;
+  if (m->packing != MGL_PACKING_BF16) {
+    uint32_t *all = &k[normed ? 3 : 4];
+    *all = whole && (*all == 0 || *all == m->k) ? m->k : 1;
   } else if (whole && normed) {
-    of[0] = of[0] == 0 ? m->k : of[0];
+    k[0] = k[0] == 0 ? m->k : k[0];
   } else if (whole && mgl_op_input(op, MGL_ROLE_RESIDUAL) != MGL_NO_TENSOR) {
-    uint32_t *added = &of[of[1] == 0 || of[1] == m->k ? 1 : 2];
+    uint32_t *added = &k[k[1] == 0 || k[1] == m->k ? 1 : 2];
     *added = *added == 0 ? m->k : *added;
   }
 }

@@ -30,13 +30,10 @@
 #define MGL_K_NORMED 0  // k of the model's linears of bf16 (mgl_cuda_extras); 0: not known
 #endif
 #ifndef MGL_K_CODED_NORMED
-#define MGL_K_CODED_NORMED 0  // of all those of codes that have a norm
+#define MGL_K_CODED_NORMED 0  // of those of codes, where all with a norm, or all others,
 #endif
-#ifndef MGL_K_CODED_ADDED_1
-#define MGL_K_CODED_ADDED_1 0
-#endif
-#ifndef MGL_K_CODED_ADDED_2
-#define MGL_K_CODED_ADDED_2 0
+#ifndef MGL_K_CODED
+#define MGL_K_CODED 0  // have one k
 #endif
 #ifndef MGL_K_ADDED_1
 #define MGL_K_ADDED_1 0

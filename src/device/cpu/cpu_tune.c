@@ -477,7 +477,7 @@ mgl_linear_way mgl_known_way(mgl_simd simd, const char *processor) {
   if (is_bf16 && strncmp(processor, "AuthenticAMD 26.", 16) == 0) {
     way.one.fetch = MGL_FETCH_NONE;  // Zen 5: docs/log/007
   } else if (is_512 && strncmp(processor, "AuthenticAMD 25.", 16) == 0) {
-    way.short_tokens = 8;                         // Zen 4: docs/log/305, 313
+    way.short_tokens = 8;                         // Zen 4: docs/log/305, 312
     way.one = (mgl_single_way){.in_turn = true};  // docs/log/268, 277
     way.one_long = (mgl_single_way){.fetch = MGL_FETCH_L2, .ahead = 48 << 10};
     way.long_k = 8192;

@@ -149,8 +149,12 @@ int mgl_cuda_options_make(const char *architecture, const mgl_cuda_shape *shape,
       (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_HAS_%s=1", extras[i].name);
     }
   }
-  static const char *const known[] = {"NORMED", "ADDED_1", "ADDED_2", "CODED_NORMED", "CODED"};
-  for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+  static const char *const known[MGL_KNOWN_COUNT] = {[MGL_KNOWN_NORMED] = "NORMED",
+                                                     [MGL_KNOWN_ADDED_1] = "ADDED_1",
+                                                     [MGL_KNOWN_ADDED_2] = "ADDED_2",
+                                                     [MGL_KNOWN_CODED_NORMED] = "CODED_NORMED",
+                                                     [MGL_KNOWN_CODED] = "CODED"};
+  for (size_t i = 0; i < MGL_KNOWN_COUNT; i++) {
     if (shape->extras.k[i] > 1) {
       (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_K_%s=%u", known[i], shape->extras.k[i]);
     }

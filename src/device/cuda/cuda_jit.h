@@ -52,15 +52,24 @@ typedef struct mgl_cuda_experts {
   float limit;  // of gate and up; 0: none
 } mgl_cuda_experts;
 
-// What few models have: code for it is there only in theirs.
+// Linears whose k device code knows: of bf16 with a norm and two k with a residual, of codes those
+// with a norm and the others. Pages come in pairs, so only a k of whole pairs is known.
+typedef enum mgl_cuda_known {
+  MGL_KNOWN_NORMED,
+  MGL_KNOWN_ADDED_1,
+  MGL_KNOWN_ADDED_2,
+  MGL_KNOWN_CODED_NORMED,
+  MGL_KNOWN_CODED,
+  MGL_KNOWN_COUNT,
+} mgl_cuda_known;
+
+// What few models have: code for it is there only in theirs. And k, of which it knows.
 typedef struct mgl_cuda_extras {
-  bool windows;     // some layer's attention has one
-  bool sinks;       // of attention
-  bool sum_biases;  // of linears with a residual
-  bool cut_rows;    // of some linear of bf16 (mgl_is_cut)
-  // k of linears: of bf16 with a norm and two others, of codes all with a norm, all others. 0: none
-  // of whole pairs of pages; 1: of codes several.
-  uint32_t k[5];
+  bool windows;                 // some layer's attention has one
+  bool sinks;                   // of attention
+  bool sum_biases;              // of linears with a residual
+  bool cut_rows;                // of some linear of bf16 (mgl_is_cut)
+  uint32_t k[MGL_KNOWN_COUNT];  // 0: there is none; 1: of codes, several, so that none is known
 } mgl_cuda_extras;
 
 typedef struct mgl_cuda_shape {

@@ -78,19 +78,21 @@ static mgl_status find_experts(const mgl_graph *program, mgl_cuda_experts *out, 
 }
 
 // Notes the k of an op's matrices in mgl_cuda_extras.k.
-static void note_k(const mgl_op *op, const mgl_packed_matrices *m, uint32_t k[5]) {
+static void note_k(const mgl_op *op, const mgl_packed_matrices *m, uint32_t k[MGL_KNOWN_COUNT]) {
   const bool normed = mgl_op_input(op, MGL_ROLE_NORM) != MGL_NO_TENSOR;
   const bool whole = m->k % (2 * MGL_CUDA_PAGE_K) == 0;
   if (m->count == 0 || m->experts != 0) {
     return;
   }
   if (m->packing != MGL_PACKING_BF16) {
-    uint32_t *all = &k[normed ? 3 : 4];
+    uint32_t *all = &k[normed ? MGL_KNOWN_CODED_NORMED : MGL_KNOWN_CODED];
     *all = whole && (*all == 0 || *all == m->k) ? m->k : 1;
   } else if (whole && normed) {
-    k[0] = k[0] == 0 ? m->k : k[0];
+    uint32_t *first = &k[MGL_KNOWN_NORMED];
+    *first = *first == 0 ? m->k : *first;
   } else if (whole && mgl_op_input(op, MGL_ROLE_RESIDUAL) != MGL_NO_TENSOR) {
-    uint32_t *added = &k[k[1] == 0 || k[1] == m->k ? 1 : 2];
+    uint32_t *first = &k[MGL_KNOWN_ADDED_1], *second = &k[MGL_KNOWN_ADDED_2];
+    uint32_t *added = *first == 0 || *first == m->k ? first : second;
     *added = *added == 0 ? m->k : *added;
   }
 }

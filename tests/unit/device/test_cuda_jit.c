@@ -34,13 +34,20 @@
 #include "twin/wide_run.h"
 #include "unit/device/open_nvrtc.h"
 
-static const mgl_cuda_shape shape = {.head_dim = 128, .group = 2, .trace = true};
+// Bodies that know k are compiled, too: Qwen3-0.6B's.
+static const mgl_cuda_shape shape = {
+    .head_dim = 128,
+    .group = 2,
+    .trace = true,
+    .extras.k = {
+        [MGL_KNOWN_NORMED] = 1024, [MGL_KNOWN_ADDED_1] = 2048, [MGL_KNOWN_ADDED_2] = 3072}};
 // All packings of codes, with the most scales.
 static const mgl_cuda_shape shape_of_codes = {.head_dim = 128,
                                               .group = 2,
                                               .packings = (1u << MGL_PACKING_COUNT) - 1,
                                               .groups_of_32 = true,
-                                              .page_bytes = 24576};
+                                              .page_bytes = 24576,
+                                              .extras.k = {[MGL_KNOWN_CODED_NORMED] = 4096}};
 // Of the most GPUs.
 static const mgl_cuda_shape shape_of_ranks = {.head_dim = 128, .group = 4, .ranks = MGL_MAX_RANKS};
 static const char *const architectures[] = {"sm_80", "sm_90a", "sm_100a"};

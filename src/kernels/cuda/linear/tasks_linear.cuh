@@ -687,7 +687,8 @@ MGL_DEVICE void mgl_linear_init(const mgl_worker *w, const mgl_slot *slot, uint3
   l->known = false;
 }
 
-// What device code knows of an op's shape; K: a multiple of the bytes of two pages, or 0.
+// What device code knows of an op's shape; K: elements of whole pairs of pages, or 0: not
+// known.
 template <uint32_t K>
 MGL_DEVICE void mgl_linear_know(mgl_linear *l) {
   if constexpr (K != 0) {

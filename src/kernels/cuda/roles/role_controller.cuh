@@ -290,6 +290,8 @@ MGL_DEVICE uint32_t mgl_attend_one_function(const mgl_slot *slot, mgl_plan_kind 
   return one && function == MGL_CALL_ATTEND_DECODE ? (uint32_t)MGL_CALL_ATTEND_ONE : function;
 }
 
+static_assert((int)MGL_CALL_LINEAR_ONE_NORMED == 0, "bodies of one token are the first ones");
+
 // All lanes: fills the slot and announces it. known: the loader knows of it, or is told. False: the
 // run has failed.
 MGL_DEVICE bool mgl_announce(mgl_controller *c, const mgl_iteration_info *info,

@@ -161,7 +161,9 @@ MGL_DEVICE void mgl_wide_hand_tile(mgl_wide_worker *w, mgl_wide_share *s, uint32
 }
 
 // A linear: weights ahead, then the event, then the rest. known: it is activated. The list of tiles
-// is there before experts_up, whose end experts_down waits for. False: the launch was ended.
+// is there before experts_up, whose end experts_down waits for. False: the launch was ended. (One
+// loop is for all linears of a mixture, since a second place for a tile would spill; in a dense
+// model's kernel the loop itself would.)
 MGL_DEVICE bool mgl_wide_produce_linear(mgl_wide_worker *w, const mgl_wide_slot *slot, bool known) {
   if constexpr (!MGL_WIDE_EXPERTS) {
     return mgl_wide_produce_tile(w, slot, known);

@@ -123,7 +123,7 @@ typedef enum megalith_weights {
   MEGALITH_WEIGHTS_DUMMY = 2,   // drawn from dummy_seed; needs no weights on disk (benchmarks)
   MEGALITH_WEIGHTS_NONE = 3,    // none, on disk neither: for text and tokens; no engine takes it
   MEGALITH_WEIGHTS_MAPPED = 4,  // used in place in the safetensors files
-  MEGALITH_WEIGHTS_SHORT = 5,   // in place, and of a large model, where single tokens are faster
+  MEGALITH_WEIGHTS_SHORT = 5,   // in place, and of a large model, where up to 8 tokens are faster
                                 // so, bf16 in 12 bits beside, which lose none
 } megalith_weights;
 

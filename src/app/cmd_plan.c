@@ -130,7 +130,7 @@ static void append_text(const planning *p, mgl_text *out) {
   append_part(out, "weights", plan->weight_bytes + plan->mapped_bytes, weights_note(p));
   if (plan->short_bytes != 0) {
     append_part(out, "  in 12 bits, of bf16", plan->short_bytes,
-                "beside, for single tokens, if these are faster so");
+                "beside, for up to 8 tokens, if these are faster so");
   }
   if (config->mixture.expert_count != 0 && plan->step_bytes != 0) {
     (void)snprintf(note, sizeof note, "%" PRIu32 " of %" PRIu32 " experts of a layer",

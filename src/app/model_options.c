@@ -31,7 +31,7 @@ static const mgl_option place_options[] = {
      .type = MGL_OPTION_CHOICE,
      .choices = mgl_load_format_choice,
      .help = "where a CPU's weights lie: mapped (in the file), copied (into huge pages), short "
-             "(mapped, and 12 bits each in huge pages, no bit lost, for single tokens, where that "
+             "(mapped, and 12 bits each in huge pages, no bit lost, for up to 8 tokens, where that "
              "is faster), auto (copied, but for experts, where that takes at most half of the "
              "free memory, and short where both take three eighths, else mapped); dummy (made in "
              "memory; needs only config.json) [auto]"},

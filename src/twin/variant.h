@@ -3,7 +3,7 @@
 // The megakernel's controller, which has time, chooses a body and hands its number to the
 // consumers; mode full's kernels are chosen by the host; `megalith compile` says which ones it will
 // be, but for bodies of linears that know their shape, which are chosen by what device code was
-// compiled for (mgl_one_function): it names those whose bits they have.
+// compiled for (mgl_known_function, mgl_one_function): it names those whose bits they have.
 #ifndef MGL_TWIN_VARIANT_H
 #define MGL_TWIN_VARIANT_H
 

@@ -153,7 +153,8 @@ int mgl_cuda_options_make(const char *architecture, const mgl_cuda_shape *shape,
                                                      [MGL_KNOWN_ADDED_1] = "ADDED_1",
                                                      [MGL_KNOWN_ADDED_2] = "ADDED_2",
                                                      [MGL_KNOWN_CODED_NORMED] = "CODED_NORMED",
-                                                     [MGL_KNOWN_CODED] = "CODED"};
+                                                     [MGL_KNOWN_CODED_ADDED_1] = "CODED_ADDED_1",
+                                                     [MGL_KNOWN_CODED_ADDED_2] = "CODED_ADDED_2"};
   for (size_t i = 0; i < MGL_KNOWN_COUNT; i++) {
     if (shape->extras.k[i] > 1) {
       (void)snprintf(text[count++], OPTION_BYTES, "-DMGL_K_%s=%u", known[i], shape->extras.k[i]);

@@ -52,14 +52,16 @@ typedef struct mgl_cuda_experts {
   float limit;  // of gate and up; 0: none
 } mgl_cuda_experts;
 
-// Linears whose k device code knows: of bf16 with a norm and two k with a residual, of codes those
-// with a norm and the others. Pages come in pairs, so only a k of whole pairs is known.
+// Linears whose k device code knows, of bf16 and of codes: with a norm, and two k with a residual.
+// Pages come in pairs, so only a k of whole pairs is known, and of bf16 one that is cut
+// (mgl_is_cut).
 typedef enum mgl_cuda_known {
   MGL_KNOWN_NORMED,
   MGL_KNOWN_ADDED_1,
   MGL_KNOWN_ADDED_2,
   MGL_KNOWN_CODED_NORMED,
-  MGL_KNOWN_CODED,
+  MGL_KNOWN_CODED_ADDED_1,
+  MGL_KNOWN_CODED_ADDED_2,
   MGL_KNOWN_COUNT,
 } mgl_cuda_known;
 
@@ -69,7 +71,7 @@ typedef struct mgl_cuda_extras {
   bool sinks;                   // of attention
   bool sum_biases;              // of linears with a residual
   bool cut_rows;                // of some linear of bf16 (mgl_is_cut)
-  uint32_t k[MGL_KNOWN_COUNT];  // 0: there is none; 1: of codes, several, so that none is known
+  uint32_t k[MGL_KNOWN_COUNT];  // 0: there is none; 1: of codes with a norm, several: none is known
 } mgl_cuda_extras;
 
 typedef struct mgl_cuda_shape {

@@ -80,18 +80,20 @@ static mgl_status find_experts(const mgl_graph *program, mgl_cuda_experts *out, 
 // Notes the k of an op's matrices in mgl_cuda_extras.k.
 static void note_k(const mgl_op *op, const mgl_packed_matrices *m, uint32_t k[MGL_KNOWN_COUNT]) {
   const bool normed = mgl_op_input(op, MGL_ROLE_NORM) != MGL_NO_TENSOR;
-  const bool whole = m->k % (2 * MGL_CUDA_PAGE_K) == 0;
+  const bool coded = m->packing != MGL_PACKING_BF16;
+  const bool whole = m->k % (2 * MGL_CUDA_PAGE_K) == 0 || (!coded && mgl_is_cut(m->k));
   if (m->count == 0 || m->experts != 0) {
     return;
   }
-  if (m->packing != MGL_PACKING_BF16) {
-    uint32_t *all = &k[normed ? MGL_KNOWN_CODED_NORMED : MGL_KNOWN_CODED];
+  if (coded && normed) {
+    uint32_t *all = &k[MGL_KNOWN_CODED_NORMED];
     *all = whole && (*all == 0 || *all == m->k) ? m->k : 1;
   } else if (whole && normed) {
     uint32_t *first = &k[MGL_KNOWN_NORMED];
     *first = *first == 0 ? m->k : *first;
   } else if (whole && mgl_op_input(op, MGL_ROLE_RESIDUAL) != MGL_NO_TENSOR) {
-    uint32_t *first = &k[MGL_KNOWN_ADDED_1], *second = &k[MGL_KNOWN_ADDED_2];
+    uint32_t *first = &k[coded ? MGL_KNOWN_CODED_ADDED_1 : MGL_KNOWN_ADDED_1];
+    uint32_t *second = &k[coded ? MGL_KNOWN_CODED_ADDED_2 : MGL_KNOWN_ADDED_2];
     uint32_t *added = *first == 0 || *first == m->k ? first : second;
     *added = *added == 0 ? m->k : *added;
   }

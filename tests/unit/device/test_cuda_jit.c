@@ -47,7 +47,9 @@ static const mgl_cuda_shape shape_of_codes = {.head_dim = 128,
                                               .packings = (1u << MGL_PACKING_COUNT) - 1,
                                               .groups_of_32 = true,
                                               .page_bytes = 24576,
-                                              .extras.k = {[MGL_KNOWN_CODED_NORMED] = 4096}};
+                                              .extras.k = {[MGL_KNOWN_CODED_NORMED] = 4096,
+                                                           [MGL_KNOWN_CODED_ADDED_1] = 4096,
+                                                           [MGL_KNOWN_CODED_ADDED_2] = 12288}};
 // Of the most GPUs.
 static const mgl_cuda_shape shape_of_ranks = {.head_dim = 128, .group = 4, .ranks = MGL_MAX_RANKS};
 static const char *const architectures[] = {"sm_80", "sm_90a", "sm_100a"};

@@ -213,18 +213,21 @@ MGL_DEVICE void mgl_task_attend_decode(mgl_worker *w) {
   }
 }
 
-// Of one sequence, where a task has one item at most and an item one tile a warp at most, and
-// activations and partial results carry their readiness: the same arithmetic without what else
-// there may be. The controller chooses it (mgl_attend_one_function).
+// Where a task has one item at most, and an item one tile a warp, and activations and partial
+// results carry their readiness: the same arithmetic without what else there may be. The controller
+// chooses it (mgl_attend_one_function). SEVERAL: tokens that the graph is for.
+template <bool SEVERAL>
 MGL_DEVICE void mgl_task_attend_one(mgl_worker *w) {
   mgl_attend a;
   if (!mgl_attend_begin(&a, w)) {
-    (void)mgl_task_begin(w);
+    if (mgl_task_begin(w) && SEVERAL) {
+      mgl_attend_open_rest(w);
+    }
     return;
   }
   a.known = true;
   a.item.count = 1;
-  a.columns = MGL_GROUP;
+  a.columns = mgl_attend_heads(&a);
   const uint32_t first = mgl_attend_first(&a, 0);
   const uint32_t page = a.slot->first.pages[w->warp];
   mgl_attend_tile tile = {};
@@ -268,6 +271,9 @@ MGL_DEVICE void mgl_task_attend_one(mgl_worker *w) {
   mgl_attend_publish(&a, &state);
   mgl_sync_consumers();  // scratch has what the warps made
   mgl_attend_output(&a);
+  if (SEVERAL) {
+    mgl_attend_open_rest(w);
+  }
 }
 
 #endif

@@ -484,16 +484,19 @@ MGL_DEVICE void mgl_attend_write(const mgl_attend *a, uint32_t column, uint32_t 
 // KV head's heads are opened by the task of its first stride.
 MGL_DEVICE void mgl_attend_open_rest(const mgl_worker *w) {
   const mgl_slot *slot = mgl_task_slot(w);
-  const uint32_t strides = w->run->graphs[slot->graph].attention_strides;
-  const uint32_t words = MGL_GROUP * MGL_HEAD_DIM / 2;  // of a KV head in a row
   if (!mgl_has_copies(&slot->op) || slot->op.tokens == 1) {
     return;
   }
+  const uint32_t strides = w->run->graphs[slot->graph].attention_strides;
+  const uint32_t words = MGL_GROUP * MGL_HEAD_DIM / 2;  // of a KV head in a row
   uint32_t row_words = w->run->kv_heads * words;
+#pragma unroll 1
   for (uint32_t row = mgl_load_l2_word(&slot->plan->token_count); row < slot->op.tokens; row++) {
+#pragma unroll 1
     for (uint32_t unit = (slot->begin + strides - 1) / strides; unit * strides < slot->end;
          unit++) {
       uint32_t *out = (uint32_t *)slot->op.out + (size_t)row * row_words + unit * words;
+#pragma unroll 1
       for (uint32_t i = w->thread; i < words; i += MGL_CUDA_CONSUMERS) {
         mgl_open_word((uint8_t *)(out + i), slot);
       }

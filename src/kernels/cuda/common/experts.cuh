@@ -45,6 +45,27 @@ static_assert(MGL_EXPERT_ROUTES_AT +
                   MGL_CUDA_SCRATCH_BYTES,
               "the routes of an iteration");
 
+// The routes of row `row`, in shared memory: of each slot the expert's number and its weight.
+MGL_DEVICE const uint32_t *mgl_expert_routes(const mgl_worker *w, uint32_t row) {
+  return (const uint32_t *)(w->scratch + MGL_EXPERT_ROUTES_AT) +
+         row * (MGL_EXPERT_SLOTS * MGL_EXPERT_ROUTE_BYTES / (uint32_t)sizeof(uint32_t));
+}
+
+// The weight of the slot that a column of gate and up belongs to.
+MGL_DEVICE float mgl_expert_weight(const mgl_worker *w, uint32_t row, uint32_t column) {
+  return __uint_as_float(mgl_expert_routes(w, row)[column / MGL_EXPERT_FEATURES * 2 + 1]);
+}
+
+// What gate and up of a column come to, which belongs to a slot of that weight.
+MGL_DEVICE float mgl_expert_activate(float gate, float up, float weight) {
+  if (MGL_EXPERT_LIMIT != 0.0f) {
+    gate = MGL_EXPERT_SLOPE * fminf(gate, MGL_EXPERT_LIMIT);
+    up = fmaxf(fminf(up, MGL_EXPERT_LIMIT), -MGL_EXPERT_LIMIT) + 1.0f;
+    weight *= 1.0f / MGL_EXPERT_SLOPE;
+  }
+  return mgl_silu_mul(gate, up * weight);
+}
+
 // Several tokens: each expert that they hit is read once (linear/tasks_experts_rows.cuh). Gate and
 // up go through parts, an expert with up to 8 rows of the iteration that have it; down through
 // passes of 16 rows, of which each has its hits.

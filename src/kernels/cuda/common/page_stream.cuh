@@ -26,21 +26,23 @@
 #define MGL_PAGE_BYTES MGL_CUDA_PAGE_BYTES  // from an smem page to the next; codes have scales
 #endif
 
-// k of the model's linears (mgl_cuda_known); 0: not known.
 #ifndef MGL_K_NORMED
-#define MGL_K_NORMED 0
+#define MGL_K_NORMED 0  // k of the model's linears of bf16 (mgl_cuda_extras); 0: not known
+#endif
+#ifndef MGL_K_CODED_NORMED
+#define MGL_K_CODED_NORMED 0  // of all those of codes that have a norm
+#endif
+#ifndef MGL_K_CODED_ADDED_1
+#define MGL_K_CODED_ADDED_1 0
+#endif
+#ifndef MGL_K_CODED_ADDED_2
+#define MGL_K_CODED_ADDED_2 0
 #endif
 #ifndef MGL_K_ADDED_1
 #define MGL_K_ADDED_1 0
 #endif
 #ifndef MGL_K_ADDED_2
 #define MGL_K_ADDED_2 0
-#endif
-#ifndef MGL_K_CODED_NORMED
-#define MGL_K_CODED_NORMED 0
-#endif
-#ifndef MGL_K_CODED
-#define MGL_K_CODED 0
 #endif
 
 enum { MGL_HAS_CODES = MGL_PACKINGS > 1, MGL_HAS_MX4 = MGL_PACKINGS >> MGL_PACKING_MX4 & 1 };

@@ -43,12 +43,17 @@ enum {
                                       : 1,
 };
 
+// Whether codes are whole numbers.
+MGL_DEVICE constexpr bool mgl_packing_is_whole(uint32_t packing) {
+  return packing != MGL_PACKING_E4M3;
+}
+
 template <mgl_packing P>
 struct mgl_coded {
   static constexpr bool NIBBLES = P >= MGL_PACKING_I4;
   static constexpr bool ZEROS = P == MGL_PACKING_Z4;
-  static constexpr bool WHOLE = P != MGL_PACKING_E4M3;  // numbers
-  static constexpr int QUADS = NIBBLES ? 1 : 2;         // 16 bytes each of a lane, of 64 columns
+  static constexpr bool WHOLE = mgl_packing_is_whole(P);
+  static constexpr int QUADS = NIBBLES ? 1 : 2;  // 16 bytes each of a lane, of 64 columns
   static constexpr int SHARE_QUADS = MGL_SHARE_K / MGL_PANEL_COLUMNS * QUADS;
   static constexpr int PANELS = NIBBLES ? 2 : 1;  // of a page
   static constexpr int GROUP_BYTES = (ZEROS ? 2 : 1) * MGL_PANEL_SCALE_BYTES;

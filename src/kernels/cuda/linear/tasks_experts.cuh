@@ -7,6 +7,9 @@
 // of their pages can be. It is taken before these are waited for: asked for behind them, it would
 // wait for all that all workers have asked for (docs/log/255).
 //
+// One token has bodies that know that it is alone (mgl_one_function); of codes they are those of
+// tasks_linear_paged.cuh, where rows are whole panels.
+//
 // Several tokens have bodies of their own (tasks_experts_rows.cuh); where these have no room, one
 // token is computed after the other, which costs a trip to the L2 for its x and its own reading of
 // weights.
@@ -16,6 +19,7 @@
 #include "kernels/cuda/common/experts.cuh"
 #include "kernels/cuda/linear/tasks_experts_mx4.cuh"
 #include "kernels/cuda/linear/tasks_linear_coded.cuh"
+#include "kernels/cuda/linear/tasks_linear_paged.cuh"
 #include "kernels/cuda/linear/tasks_linear_rows.cuh"
 
 static_assert(MGL_ONE_SUMS_AT + MGL_LINEAR_SUMS_BYTES <= MGL_EXPERT_ROUTES_AT,
@@ -34,7 +38,7 @@ MGL_DEVICE void mgl_experts_aim(const mgl_worker *w, const mgl_linear *l, uint32
   size_t element = (size_t)row * l->op->n + o->column;
   o->at = (uint8_t *)l->op->out + element * (UP ? sizeof(uint16_t) : sizeof(float));
   o->open = nullptr;
-  if (mgl_has_copies(l->op)) {
+  if (l->known || mgl_has_copies(l->op)) {
     o->open = o->at + slot->open_at;
     o->at += slot->copy_at;
   }
@@ -43,27 +47,6 @@ MGL_DEVICE void mgl_experts_aim(const mgl_worker *w, const mgl_linear *l, uint32
     const uint8_t *residual = (const uint8_t *)l->op->residual + l->copy_at;
     o->addend = mgl_load_l2_float(residual + element * sizeof(float));
   }
-}
-
-// The routes of row `row`, in shared memory: of each slot the expert's number and its weight.
-MGL_DEVICE const uint32_t *mgl_expert_routes(const mgl_worker *w, uint32_t row) {
-  return (const uint32_t *)(w->scratch + MGL_EXPERT_ROUTES_AT) +
-         row * (MGL_EXPERT_SLOTS * MGL_EXPERT_ROUTE_BYTES / (uint32_t)sizeof(uint32_t));
-}
-
-// The weight of the slot that a column of gate and up belongs to.
-MGL_DEVICE float mgl_expert_weight(const mgl_worker *w, uint32_t row, uint32_t column) {
-  return __uint_as_float(mgl_expert_routes(w, row)[column / MGL_EXPERT_FEATURES * 2 + 1]);
-}
-
-// What gate and up of a column come to, which belongs to a slot of that weight.
-MGL_DEVICE float mgl_expert_activate(float gate, float up, float weight) {
-  if (MGL_EXPERT_LIMIT != 0.0f) {
-    gate = MGL_EXPERT_SLOPE * fminf(gate, MGL_EXPERT_LIMIT);
-    up = fmaxf(fminf(up, MGL_EXPERT_LIMIT), -MGL_EXPERT_LIMIT) + 1.0f;
-    weight *= 1.0f / MGL_EXPERT_SLOPE;
-  }
-  return mgl_silu_mul(gate, up * weight);
 }
 
 // Biases of an output: of gate or up one, of down one for each slot, times its weight.
@@ -134,13 +117,13 @@ MGL_DEVICE void mgl_experts_finish(const mgl_worker *w, const mgl_linear *l, uin
     uint32_t bits = mgl_round_bf16(mgl_expert_activate(value, up, weight));
     uint32_t next = __shfl_down_sync(0xffffffffu, bits, 1);
     if (o->there && o->column % 2 == 0 && !mute) {
-      mgl_one_write(o, bits | next << 16);
+      mgl_one_write(o, bits | next << 16, l->known);
     }
   } else if (o->there) {
     size_t element = (size_t)row * l->op->n + o->column;
     value += mgl_expert_add_biases(w, row, mgl_linear_addend(w, l, element, o->addend), biases);
     if (!mute) {
-      mgl_one_write(o, __float_as_uint(value));
+      mgl_one_write(o, __float_as_uint(value), l->known);
     }
   }
 }
@@ -348,22 +331,42 @@ MGL_DEVICE bool mgl_experts_coded_row(mgl_worker *w, mgl_linear *l, const mgl_on
   return true;
 }
 
-// UP: gate and up; else down.
-template <bool UP, mgl_packing P>
+// UP: gate and up; else down. ONE: of one token, where activations carry their readiness and
+// outputs have copies (mgl_one_function).
+template <bool UP, mgl_packing P, bool ONE = false>
 MGL_DEVICE void mgl_task_experts(mgl_worker *w) {
+  if constexpr (ONE && !MGL_CARRIES) {
+    return;  // not chosen
+  } else if constexpr (ONE && P != MGL_PACKING_BF16 && P != MGL_PACKING_MX4 &&
+                       mgl_experts_are_paged()) {
+    mgl_task_linear_paged<UP, P, UP ? MGL_EXPERT_WIDTH : 0, MGL_MAKES_EXPERTS>(w);
+    return;
+  }
   const mgl_slot *slot = mgl_task_slot(w);
   mgl_linear l;
   mgl_one_norm norm;
-  mgl_linear_init(w, slot, mgl_linear_rows(slot), true, &l);
+  mgl_linear_init(w, slot, ONE ? 1 : mgl_linear_rows(slot), true, &l);
   mgl_linear_find_share<P>(w, slot, &l);
   constexpr uint32_t K = UP ? MGL_EXPERT_WIDTH : MGL_EXPERT_SLOTS * MGL_EXPERT_FEATURES;
-  if (K % (2 * MGL_CUDA_PAGE_K) == 0) {
+  if (K % (2 * MGL_CUDA_PAGE_K) == 0 || (ONE && P != MGL_PACKING_BF16)) {
     mgl_linear_know<K>(&l);
   } else {
     l.pages = P != MGL_PACKING_BF16 ? mgl_kept(l.pages) : l.pages;
   }
+  if (ONE) {
+    l.normed = UP;
+    l.carried = true;
+    l.known = true;
+  }
   if (UP) {
     mgl_one_load_norm<P>(w, &l, &norm);
+  }
+  if constexpr (ONE && P == MGL_PACKING_BF16) {
+    (void)mgl_experts_row<UP>(w, &l, &norm, 0);
+    return;
+  } else if constexpr (ONE) {
+    (void)mgl_experts_coded_row<UP, P>(w, &l, &norm, 0);
+    return;
   }
   const uint32_t x_bytes = l.x_stride * (UP ? sizeof(float) : sizeof(uint16_t));
 #pragma unroll 1

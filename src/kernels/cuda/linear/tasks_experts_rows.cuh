@@ -151,7 +151,7 @@ MGL_DEVICE void mgl_part_take_x(const mgl_worker *w, const mgl_linear *l, uint32
                                 mgl_part_x<P> *x) {
   const mgl_part_column column = mgl_part_find(w, part, w->lane / 4);
   const uint32_t first = mgl_rows_first<P>(w, 0);
-  mgl_rows_places<1> rows;
+  mgl_rows_places<1> rows = {};
   float squares[2] = {0, 0};  // of the tile, and of the one that is not there
   rows.left = l->k - first;
   rows.there[0] = column.there;

@@ -319,10 +319,12 @@ MGL_DEVICE void mgl_linear_weights(mgl_worker *w, const mgl_linear *l, uint32_t 
   mgl_next_page(w);
 }
 
-// One page of one row block. The products do not wait for each other.
+// One page of one row block. The products do not wait for each other. begins: sums are not there
+// yet, as if they were 0.
 template <int TILES>
 MGL_DEVICE void mgl_linear_page(const mgl_linear_group<TILES> *x, int page,
-                                const uint4 weights[MGL_LINEAR_STEPS], float (*sums)[4]) {
+                                const uint4 weights[MGL_LINEAR_STEPS], float (*sums)[4],
+                                bool begins = false) {
 #pragma unroll
   for (int tile = 0; tile < TILES; tile++) {
     float products[MGL_LINEAR_STEPS][4] = {};
@@ -334,7 +336,8 @@ MGL_DEVICE void mgl_linear_page(const mgl_linear_group<TILES> *x, int page,
     }
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-      sums[tile][i] += (products[0][i] + products[1][i]) + (products[2][i] + products[3][i]);
+      const float sum = (products[0][i] + products[1][i]) + (products[2][i] + products[3][i]);
+      sums[tile][i] = begins ? sum : sums[tile][i] + sum;
     }
   }
 }
@@ -687,14 +690,84 @@ MGL_DEVICE void mgl_linear_init(const mgl_worker *w, const mgl_slot *slot, uint3
   l->known = false;
 }
 
-// What device code knows of an op's shape; K: elements of whole pairs of pages, or 0: not
-// known.
+// What device code knows of an op's shape; K: of rows that end within the second page of a pair, or
+// of codes, or 0.
 template <uint32_t K>
 MGL_DEVICE void mgl_linear_know(mgl_linear *l) {
   if constexpr (K != 0) {
+    constexpr uint32_t pair = 2 * MGL_CUDA_PAGE_K;
     l->k = K;
-    l->pages = K / MGL_CUDA_PAGE_K;
-    l->k_padded = K;
+    l->pages = (K + (pair - 1)) / pair * 2;
+    l->k_padded = K % pair == 0 ? K : l->k_padded;
+  }
+}
+
+// What is made of the sums of a linear whose body knows that and k.
+typedef enum mgl_makes {
+  MGL_MAKES_ANY,
+  MGL_MAKES_ROWS,
+  MGL_MAKES_GATED,
+  MGL_MAKES_ADDED,
+  MGL_MAKES_EXPERTS  // with a norm rows and experts' gated ones, else added to a residual, of any k
+} mgl_makes;
+
+// Whether bodies of 9 to 16 tokens know a norm's k: where x is more than one group, which the next
+// one's words are kept beside, registers would be spilled in all of the kernel (docs/log/309).
+static __device__ constexpr bool mgl_knows_two_tiles(uint32_t k) {
+  return k == MGL_GROUP_PAGES * MGL_CUDA_PAGE_K;
+}
+
+// Such a body for an op of 2 to 16 tokens (of one: mgl_one_function), which has `function`
+// otherwise. Activations carry their readiness, and outputs have copies.
+MGL_DEVICE uint32_t mgl_known_function(const mgl_cuda_op *op, uint32_t function) {
+  uint32_t rows, gated, added_1, added_2;
+  switch (function) {
+#define MGL_KNOWN_BY(NORMED, OTHER, BODY) \
+  case MGL_CALL_##NORMED:                 \
+  case MGL_CALL_##OTHER:                  \
+    rows = MGL_CALL_##BODY##_ROWS;        \
+    gated = MGL_CALL_##BODY##_GATED;      \
+    added_1 = MGL_CALL_##BODY##_ADDED_1;  \
+    added_2 = MGL_CALL_##BODY##_ADDED_2;  \
+    break;
+    MGL_KNOWN_BY(LINEAR_ROWS_1_NORMED, LINEAR_ROWS_1, EIGHT)
+    MGL_KNOWN_BY(LINEAR_ROWS_2_NORMED, LINEAR_ROWS_2, SIXTEEN)
+#undef MGL_KNOWN_BY
+    default: return function;
+  }
+  if (!MGL_CARRIES || (op->flags & MGL_CUDA_CARRIED) == 0 || op->copy_bytes == 0) {
+    return function;
+  }
+  if (mgl_normed(op)) {
+    if (function == MGL_CALL_LINEAR_ROWS_2_NORMED && !mgl_knows_two_tiles(MGL_K_NORMED)) {
+      return function;
+    }
+    return op->k != MGL_K_NORMED || op->kind == MGL_OP_LOGITS ? function
+           : op->kind == MGL_OP_GATE_UP                       ? gated
+                                                              : rows;
+  }
+  return op->kind != MGL_OP_LINEAR_ADD ? function
+         : op->k == MGL_K_ADDED_1      ? added_1
+         : op->k == MGL_K_ADDED_2      ? added_2
+                                       : function;
+}
+
+// Loops over pages and rounds become straight, and a warp goes through a third fewer instructions
+// (docs/log/306, 309).
+template <uint32_t K, mgl_makes MAKES>
+MGL_DEVICE void mgl_linear_know_all(mgl_linear *l) {
+  if constexpr (MAKES != MGL_MAKES_ANY) {
+    mgl_linear_know<K>(l);
+    if (K != 0 && (K & (K - 1)) == 0) {
+      l->inverse_k = 1.0f / K;  // exact, as it is otherwise
+    }
+    constexpr bool added = MAKES == MGL_MAKES_ADDED || (MAKES == MGL_MAKES_EXPERTS && K == 0);
+    const bool gated = MAKES == MGL_MAKES_EXPERTS && l->kind == MGL_OP_GATE_UP;
+    l->kind = MAKES == MGL_MAKES_GATED || gated ? (uint32_t)MGL_OP_GATE_UP
+              : added                           ? (uint32_t)MGL_OP_LINEAR_ADD
+                                                : (uint32_t)MGL_OP_COUNT;
+    l->carried = true;
+    l->known = true;
   }
 }
 

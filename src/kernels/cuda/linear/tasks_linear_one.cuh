@@ -513,15 +513,19 @@ MGL_DEVICE void mgl_one_write(const mgl_one_output *o, uint32_t word, bool known
   }
 }
 
-// Finishes and writes an output, whose sum is `total`. All lanes of a warp call it.
-template <bool NORMED, int SUMS_AT>
+// Finishes and writes an output, whose sum is `total`. All lanes of a warp call it. EXPERTS: gated
+// ones are of experts.
+template <bool NORMED, int SUMS_AT, bool EXPERTS = false>
 MGL_DEVICE void mgl_one_put(const mgl_worker *w, const mgl_linear *l, const mgl_one_output *o,
                             float total, uint64_t *best) {
   bool mute = mgl_task_is_mute(w);
   float value = total * (NORMED ? mgl_linear_factor<SUMS_AT>(w, l, 0) : 1);
   if (l->kind == MGL_OP_GATE_UP) {
     float up = __shfl_down_sync(0xffffffffu, value, MGL_CUDA_HALF_ROWS);
-    uint32_t bits = mgl_round_bf16(mgl_silu_mul(value, up));
+    const float gated =
+        EXPERTS ? mgl_expert_activate(value, up, o->there ? mgl_expert_weight(w, 0, o->column) : 0)
+                : mgl_silu_mul(value, up);
+    uint32_t bits = mgl_round_bf16(gated);
     uint32_t next = __shfl_down_sync(0xffffffffu, bits, 1);
     if (o->there && o->column % 2 == 0 && !mute) {
       mgl_one_write(o, bits | next << 16, l->known);
@@ -576,61 +580,29 @@ MGL_DEVICE void mgl_one_batch_of(mgl_linear *l, uint32_t block, uint32_t end) {
 
 // --- the task ------------------------------------------------------------------------------------
 
-// What is made of the sums of a linear whose body knows that and k.
-typedef enum mgl_one_makes {
-  MGL_ONE_ANY,
-  MGL_ONE_ROWS,
-  MGL_ONE_GATED,
-  MGL_ONE_ADDED
-} mgl_one_makes;
-
-// Such a body for an op of one token, which has the body `function` otherwise. Activations carry
-// their readiness, and outputs have copies.
-MGL_DEVICE uint32_t mgl_one_function(const mgl_cuda_op *op, uint32_t function) {
-  if (!MGL_CARRIES || (op->flags & MGL_CUDA_CARRIED) == 0 || op->copy_bytes == 0) {
-    return function;
+// What becomes of the sums of an op of any kind; MGL_MAKES_ANY: no body knows it.
+MGL_DEVICE mgl_makes mgl_one_makes_of(const mgl_cuda_op *op) {
+  if (op->kind == MGL_OP_LINEAR_ADD) {
+    return MGL_MAKES_ADDED;
   }
-  if (function == MGL_CALL_LINEAR_ONE_NORMED && op->k == MGL_K_NORMED) {
-    return op->kind == MGL_OP_GATE_UP  ? (uint32_t)MGL_CALL_ONE_GATED
-           : op->kind == MGL_OP_LOGITS ? function
-                                       : (uint32_t)MGL_CALL_ONE_ROWS;
+  const bool normed = mgl_op_kind_is_linear(op->kind) && mgl_normed(op);
+  if (normed && op->kind == MGL_OP_GATE_UP) {
+    return MGL_MAKES_GATED;
   }
-  if (function == MGL_CALL_LINEAR_ONE && op->kind == MGL_OP_LINEAR_ADD) {
-    return op->k == MGL_K_ADDED_1   ? (uint32_t)MGL_CALL_ONE_ADDED_1
-           : op->k == MGL_K_ADDED_2 ? (uint32_t)MGL_CALL_ONE_ADDED_2
-                                    : function;
-  }
-  return function;
+  return normed && op->kind != MGL_OP_LOGITS ? MGL_MAKES_ROWS : MGL_MAKES_ANY;
 }
 
-// Loops over pages and rounds become straight, and a warp goes through a third fewer instructions
-// (docs/log/306).
-template <uint32_t K, mgl_one_makes MAKES>
-MGL_DEVICE void mgl_one_know(mgl_linear *l) {
-  if constexpr (MAKES != MGL_ONE_ANY) {
-    mgl_linear_know<K>(l);
-    if ((K & (K - 1)) == 0) {
-      l->inverse_k = 1.0f / K;  // exact, as it is otherwise
-    }
-    l->kind = MAKES == MGL_ONE_GATED   ? (uint32_t)MGL_OP_GATE_UP
-              : MAKES == MGL_ONE_ADDED ? (uint32_t)MGL_OP_LINEAR_ADD
-                                       : (uint32_t)MGL_OP_COUNT;
-    l->carried = true;
-    l->known = true;
-    l->rows = 1;
-  }
-}
-
-template <bool NORMED, mgl_packing P, uint32_t K = 0, mgl_one_makes MAKES = MGL_ONE_ANY>
+template <bool NORMED, mgl_packing P, uint32_t K = 0, mgl_makes MAKES = MGL_MAKES_ANY>
 MGL_DEVICE void mgl_task_linear_one(mgl_worker *w) {
-  if constexpr (K == 0 && MAKES != MGL_ONE_ANY) {
+  if constexpr (K == 0 && MAKES != MGL_MAKES_ANY) {
     return;  // the model has no such op
   }
   const mgl_slot *slot = mgl_task_slot(w);
   mgl_linear l;
   mgl_linear_init(w, slot, slot->rows, true, &l);  // (docs/log/237)
   l.normed = NORMED;
-  mgl_one_know<K, MAKES>(&l);
+  mgl_linear_know_all<K, MAKES>(&l);
+  l.rows = MAKES == MGL_MAKES_ANY ? l.rows : 1;
   const uint32_t begin = slot->begin;
   const uint32_t end = slot->end;
   mgl_one_norm norm;

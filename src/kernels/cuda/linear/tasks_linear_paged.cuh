@@ -1,8 +1,9 @@
-// The linears of an iteration of one token, of weights of codes, where pages come by bulk copies: a
-// page is two warps', page p of a batch those of warps p % 4 and p % 4 + 4. So what is done once a
-// page, waiting, releasing and adding up, is done by two warps instead of by eight that have a
-// share of it each, which was half of all instructions (docs/log/221, 222). Sums are those of
-// tasks_linear_coded.cuh, in its order, so the bits are the same.
+// The linears of an iteration of one token, of weights of codes, where pages come by bulk copies,
+// dense ones and, where activations carry their readiness, those of experts: a page is two warps',
+// page p of a batch those of warps p % 4 and p % 4 + 4. So what is done once a page, waiting,
+// releasing and adding up, is done by two warps instead of by eight that have a share of it each,
+// which was half of all instructions (docs/log/221, 222). Sums are those of tasks_linear_coded.cuh,
+// in its order, so the bits are the same.
 //
 // x is staged in shared memory, since a warp needs half of all the panels that it meets: each warp
 // makes operands of its share of x, as there. The columns of a product are the shares of a panel
@@ -40,6 +41,39 @@ static_assert(!MGL_TARGET_COPIES ||
                   MGL_PAGED_AT_ONCE * MGL_PAGE_BYTES <= MGL_CUDA_MAX_PAGES * MGL_CUDA_PAGE_BYTES,
               "the last page of a warp is no successor of its next one's predecessor");
 
+// Whether dense linears of codes of one token take pages by two warps. Where pages do not come by
+// bulk copies, a block may have fewer of them than are read at once; and where a share has several
+// sums, its part of a row is none that could be added up later.
+MGL_DEVICE constexpr bool mgl_one_is_paged() {
+  return MGL_TARGET_COPIES && MGL_SHARE_SUMS == 1;
+}
+
+// Whether dense linears of a packing have bodies that know what becomes of the sums. Of whole
+// numbers such a body's loop over panels has 172 instructions for 167, since it makes anew which of
+// a panel's shares is a lane's, and eight layers took 0.587 ms for 0.583 (docs/log/311).
+MGL_DEVICE constexpr bool mgl_one_codes_know(uint32_t packing) {
+  return mgl_one_is_paged() && !mgl_packing_is_whole(packing);
+}
+
+// Experts of one token, whose bodies also compute dense linears of their packing then, so that a
+// layer is less code: what executes of it beyond an SM's 128 KB comes three times as slowly
+// (docs/log/296, 311). They have room behind a token's routes.
+enum {
+  MGL_EXPERTS_PAGED_AT = MGL_EXPERT_ROUTES_AT + MGL_EXPERT_SLOTS * MGL_EXPERT_ROUTE_BYTES,
+  MGL_EXPERTS_DOWN_K = MGL_EXPERT_SLOTS * MGL_EXPERT_FEATURES,
+  MGL_EXPERTS_MOST_K = (int)MGL_EXPERT_WIDTH > (int)MGL_EXPERTS_DOWN_K ? (int)MGL_EXPERT_WIDTH
+                                                                       : (int)MGL_EXPERTS_DOWN_K,
+};
+
+MGL_DEVICE constexpr bool mgl_experts_are_paged() {
+  return mgl_one_is_paged() && !MGL_EXPERT_BIASES && MGL_EXPERTS_PAGED_AT % 16 == 0 &&
+         MGL_EXPERT_WIDTH % MGL_PANEL_K == 0 && MGL_EXPERTS_DOWN_K % MGL_PANEL_K == 0 &&
+         MGL_EXPERTS_PAGED_AT +
+                 MGL_EXPERTS_MOST_K / MGL_PANEL_K *
+                     (MGL_PAGED_X_BYTES + MGL_CUDA_CONSUMER_WARPS * 8 + MGL_PAGED_PART_BYTES) <=
+             MGL_PAGED_SQUARES_AT;
+}
+
 // Addresses in scratch.
 struct mgl_paged_places {
   uint32_t x;      // operands
@@ -49,15 +83,17 @@ struct mgl_paged_places {
   uint32_t most;   // row blocks of a batch
 };
 
-template <mgl_packing P>
+// FIRST: where in scratch they begin.
+template <mgl_packing P, uint32_t FIRST = 0>
 MGL_DEVICE mgl_paged_places mgl_paged_find(const mgl_worker *w, uint32_t panels) {
   constexpr uint32_t numbers = MGL_CUDA_CONSUMER_WARPS * 4;
   mgl_paged_places at;
-  at.x = mgl_shared_address(w->scratch);
+  at.x = mgl_shared_address(w->scratch) + FIRST;
   at.down = at.x + panels * MGL_PAGED_X_BYTES;
   at.sum = at.down + panels * numbers;
   at.parts = at.sum + (mgl_coded<P>::ZEROS ? panels * numbers : 0);
-  const uint32_t room = (MGL_PAGED_SQUARES_AT - (at.parts - at.x)) / MGL_PAGED_PART_BYTES / panels;
+  const uint32_t room =
+      (MGL_PAGED_SQUARES_AT - FIRST - (at.parts - at.x)) / MGL_PAGED_PART_BYTES / panels;
   at.most = room < MGL_PAGED_BLOCKS ? room : (uint32_t)MGL_PAGED_BLOCKS;
   return at;
 }
@@ -313,16 +349,20 @@ struct mgl_paged_walk {
   uint32_t blocks_on, pages_on;  // to its next one
 };
 
+// known: `panels` is, to the compiler, to whom nothing is hidden then.
 template <mgl_packing P>
-MGL_DEVICE mgl_paged_walk mgl_paged_plan(const mgl_worker *w, uint32_t panels) {
+MGL_DEVICE mgl_paged_walk mgl_paged_plan(const mgl_worker *w, uint32_t panels, bool known) {
   constexpr uint32_t most = mgl_coded<P>::PANELS;
   mgl_paged_walk walk;
   walk.of_block = (panels + (most - 1)) / most;
   walk.number = w->warp % MGL_PAGED_AT_ONCE;
   walk.part = w->warp / MGL_PAGED_AT_ONCE;
-  walk.block = mgl_kept(walk.number / walk.of_block);
-  walk.page = mgl_kept(walk.number - walk.block * walk.of_block);
-  walk.blocks_on = mgl_kept(MGL_PAGED_AT_ONCE / walk.of_block);
+  walk.block = walk.number / walk.of_block;
+  walk.block = known ? walk.block : mgl_kept(walk.block);
+  walk.page = walk.number - walk.block * walk.of_block;
+  walk.page = known ? walk.page : mgl_kept(walk.page);
+  walk.blocks_on = MGL_PAGED_AT_ONCE / walk.of_block;
+  walk.blocks_on = known ? walk.blocks_on : mgl_kept(walk.blocks_on);
   walk.pages_on = MGL_PAGED_AT_ONCE - walk.blocks_on * walk.of_block;
   return walk;
 }
@@ -412,12 +452,15 @@ MGL_DEVICE float mgl_paged_total(const mgl_worker *w, const mgl_linear *l,
 
 // --- the task ------------------------------------------------------------------------------------
 
-template <bool NORMED, mgl_packing P>
+template <bool NORMED, mgl_packing P, uint32_t K, mgl_makes MAKES>
 MGL_DEVICE void mgl_task_linear_paged(mgl_worker *w) {
   const mgl_slot *slot = mgl_task_slot(w);
   mgl_linear l;
   mgl_linear_init(w, slot, slot->rows, true, &l);
-  mgl_linear_know<NORMED ? MGL_K_CODED_NORMED : MGL_K_CODED>(&l);
+  constexpr bool EXPERTS = MAKES == MGL_MAKES_EXPERTS;
+  mgl_linear_know<NORMED && !EXPERTS ? MGL_K_CODED_NORMED : 0>(&l);
+  mgl_linear_know_all<K, MAKES>(&l);
+  l.rows = MAKES == MGL_MAKES_ANY ? l.rows : 1;
   const uint32_t begin = slot->begin;
   const uint32_t end = slot->end;
   mgl_one_norm norm;
@@ -429,8 +472,9 @@ MGL_DEVICE void mgl_task_linear_paged(mgl_worker *w) {
   if (NORMED) {
     mgl_one_load_norm<P>(w, &l, &norm);
   }
-  const mgl_paged_places at = mgl_paged_find<P>(w, mgl_coded_panels(&l));
-  const mgl_paged_walk walk = mgl_paged_plan<P>(w, mgl_coded_panels(&l));
+  const mgl_paged_places at = mgl_paged_find < P,
+                         EXPERTS ? MGL_EXPERTS_PAGED_AT : 0 > (w, mgl_coded_panels(&l));
+  const mgl_paged_walk walk = mgl_paged_plan<P>(w, mgl_coded_panels(&l), K != 0);
   mgl_one_output output;
   l.block = begin;
   l.blocks = end - begin < at.most ? end - begin : at.most;
@@ -460,8 +504,8 @@ MGL_DEVICE void mgl_task_linear_paged(mgl_worker *w) {
     mgl_paged_batch<P>(w, &l, &at, &walk, group_shift);
     mgl_sync_consumers();
     if (w->warp * (32 / MGL_CUDA_BLOCK_ROWS) < l.blocks) {
-      mgl_one_put<NORMED, MGL_PAGED_SQUARES_AT>(w, &l, &output, mgl_paged_total<P>(w, &l, &at),
-                                                &best);
+      mgl_one_put<NORMED, MGL_PAGED_SQUARES_AT, EXPERTS>(w, &l, &output,
+                                                         mgl_paged_total<P>(w, &l, &at), &best);
     }
     if (l.block + l.blocks == end) {
       break;
@@ -474,12 +518,12 @@ MGL_DEVICE void mgl_task_linear_paged(mgl_worker *w) {
   mgl_one_share_best<MGL_CUDA_CONSUMERS>(w, &l, best);
 }
 
-// Where pages do not come by bulk copies, a block may have fewer of them than are read at once; and
-// where a share has several sums, its part of a row is none that could be added up later.
-template <bool NORMED, mgl_packing P>
+template <bool NORMED, mgl_packing P, uint32_t K = 0, mgl_makes MAKES = MGL_MAKES_ANY>
 MGL_DEVICE void mgl_task_linear_of_one(mgl_worker *w) {
-  if constexpr (MGL_TARGET_COPIES && MGL_SHARE_SUMS == 1) {
-    mgl_task_linear_paged<NORMED, P>(w);
+  if constexpr (MAKES != MGL_MAKES_ANY && (K == 0 || !MGL_CARRIES || !mgl_one_codes_know(P))) {
+    return;  // not chosen
+  } else if constexpr (mgl_one_is_paged()) {
+    mgl_task_linear_paged<NORMED, P, K, MAKES>(w);
   } else {
     mgl_task_linear_coded<NORMED, P>(w);
   }

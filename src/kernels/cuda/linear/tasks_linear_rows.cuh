@@ -54,6 +54,7 @@ template <int TILES>
 struct mgl_rows_places {
   const uint8_t *at[TILES];
   bool there[TILES];
+  bool all;       // to the compiler: whoever has no row has the first one's
   uint32_t left;  // elements of a row from the first one of this lane on; of codes
 };
 
@@ -62,11 +63,12 @@ MGL_DEVICE void mgl_rows_find(const mgl_worker *w, const mgl_linear *l,
                               mgl_rows_places<TILES> *rows) {
   const uint32_t first = mgl_rows_first<P>(w, 0);
   rows->left = first < l->k ? l->k - first : 0;
+  rows->all = l->known && TILES == 2;
 #pragma unroll
   for (uint32_t tile = 0; tile < TILES; tile++) {
     uint32_t row = l->first_row + w->lane / 4 + tile * 8;
-    rows->there[tile] = row < l->rows;
-    rows->at[tile] = mgl_linear_x(l, rows->there[tile] ? row : 0, first);
+    rows->there[tile] = rows->all || row < l->rows;
+    rows->at[tile] = mgl_linear_x(l, row < l->rows ? row : 0, first);
   }
 }
 
@@ -85,13 +87,14 @@ MGL_DEVICE bool mgl_rows_has(const mgl_rows_places<TILES> *rows, uint32_t first_
          first_page * MGL_CUDA_PAGE_K + mgl_rows_element<P>(piece) < rows->left;
 }
 
-// Before it is asked for: open where there is a row, else zeros.
+// Before it is asked for: open where there is a row, else zeros. Where all lanes ask for something,
+// nothing needs it.
 template <int TILES, bool NORMED, int PIECES, mgl_packing P>
 MGL_DEVICE void mgl_rows_clear(const mgl_rows_places<TILES> *rows, uint32_t first_page, int begin,
                                mgl_rows_raw<TILES, NORMED, PIECES, P> *raw) {
   constexpr int quads = mgl_rows_raw<TILES, NORMED, PIECES, P>::QUADS;
 #pragma unroll
-  for (int tile = 0; tile < TILES; tile++) {
+  for (int tile = 0; !rows->all && tile < TILES; tile++) {
 #pragma unroll
     for (int i = 0; i < PIECES * quads; i++) {
       const bool has = mgl_rows_has<P>(rows, first_page, begin + i / quads);
@@ -104,7 +107,7 @@ MGL_DEVICE void mgl_rows_clear(const mgl_rows_places<TILES> *rows, uint32_t firs
 // By lanes that want it: `count` of the pieces, which begin with piece `begin` of the group from
 // page first_page on. (One condition for all: with one for each, the compiler loads them one behind
 // the other.)
-template <int TILES, bool NORMED, int PIECES, mgl_packing P>
+template <bool ALL = false, int TILES, bool NORMED, int PIECES, mgl_packing P>
 MGL_DEVICE void mgl_rows_ask(const mgl_rows_places<TILES> *rows, bool wanted, uint32_t first_page,
                              int begin, int count, mgl_rows_raw<TILES, NORMED, PIECES, P> *raw) {
   constexpr uint32_t bytes = NORMED ? sizeof(float) : sizeof(uint16_t);
@@ -115,6 +118,11 @@ MGL_DEVICE void mgl_rows_ask(const mgl_rows_places<TILES> *rows, bool wanted, ui
     for (int piece = 0; piece < count; piece++) {
 #pragma unroll
       for (int quad = 0; quad < mgl_rows_raw<TILES, NORMED, PIECES, P>::QUADS; quad++) {
+        if (rows->all && ALL) {
+          raw->v[tile][piece][quad] =
+              mgl_load_l2(from + mgl_rows_element<P>(begin + piece) * bytes + quad * 16);
+          continue;
+        }
         mgl_load_l2_if(
             from + mgl_rows_element<P>(begin + piece) * bytes + quad * 16,
             wanted && rows->there[tile] && mgl_rows_has<P>(rows, first_page, begin + piece),
@@ -388,6 +396,8 @@ template <int TILES, mgl_packing P>
 MGL_DEVICE void mgl_rows_block(mgl_worker *w, const mgl_linear *l, const mgl_linear_group<TILES> *x,
                                const mgl_rows_scales<TILES, P> *scales, bool adds, uint32_t at,
                                mgl_rows_page<P> *a, bool goes_on, uint32_t block) {
+  // (That it is then perhaps -0 and not 0 is the same in a sum of warps, which begins with 0.)
+  const bool whole_k = l->known && l->pages == MGL_GROUP_PAGES;
   float sums[TILES][4] = {};
   mgl_rows_page<MGL_PACKING_BF16> b;
   if constexpr (P == MGL_PACKING_BF16) {
@@ -400,7 +410,7 @@ MGL_DEVICE void mgl_rows_block(mgl_worker *w, const mgl_linear *l, const mgl_lin
     }
   }
   if constexpr (P == MGL_PACKING_BF16) {
-    mgl_linear_page<TILES>(x, 0, a->v, sums);
+    mgl_linear_page<TILES>(x, 0, a->v, sums, whole_k);
     mgl_rows_release(w, l, a, &b);
     if (goes_on) {
       mgl_rows_begin_pages(w, l, a);
@@ -493,7 +503,7 @@ MGL_DEVICE void mgl_rows_write_gated(const mgl_worker *w, const mgl_linear *l,
   if (column >= l->op->n || column % 2 != 0) {
     return;
   }
-  bool copies = mgl_has_copies(l->op);
+  bool copies = l->known || mgl_has_copies(l->op);
   if (o->row >= l->rows) {
     if (copies && o->row < l->op->tokens) {
       mgl_open_word(at, slot);
@@ -511,7 +521,7 @@ MGL_DEVICE void mgl_rows_write(const mgl_worker *w, const mgl_linear *l, const m
   uint32_t column = mgl_rows_column(l, o, block);
   size_t element = (size_t)o->row * l->op->n + column;
   uint8_t *at = (uint8_t *)l->op->out + element * sizeof(float);
-  bool copies = mgl_has_copies(l->op) && l->kind != MGL_OP_LOGITS;
+  bool copies = (l->known || mgl_has_copies(l->op)) && l->kind != MGL_OP_LOGITS;
   if (column >= l->op->n) {
     return;
   }
@@ -547,6 +557,7 @@ MGL_DEVICE uint32_t mgl_rows_first_block(const mgl_worker *w, const mgl_linear *
 
 // Looks up again what is needed before and behind the products, and should take no registers
 // between.
+template <uint32_t K, mgl_makes MAKES>
 MGL_DEVICE void mgl_rows_look_again(const mgl_worker *w, uint32_t rest, mgl_linear *l) {
   const mgl_slot *slot = mgl_task_slot(w);
   l->block = mgl_rows_first_block(w, l, rest);
@@ -555,6 +566,7 @@ MGL_DEVICE void mgl_rows_look_again(const mgl_worker *w, uint32_t rest, mgl_line
   l->inverse_k = __fdividef(1.0f, (float)slot->op.k);
   l->rows = slot->rows;
   l->carried = MGL_CARRIES && (slot->op.flags & MGL_CUDA_CARRIED) != 0;
+  mgl_linear_know_all<K, MAKES>(l);
 }
 
 // Finishes and writes the outputs of a batch. best: of the thread's token, for logits.
@@ -608,7 +620,7 @@ template <int TILES, bool NORMED, mgl_packing P>
 MGL_DEVICE void mgl_rows_ask_first(const mgl_worker *w, const mgl_linear *l,
                                    const mgl_rows_places<TILES> *rows,
                                    mgl_rows_raw<TILES, NORMED, MGL_ROWS_PIECES, P> *raw) {
-  mgl_rows_ask(rows, true, 0, 0, MGL_ROWS_PIECES, raw);
+  mgl_rows_ask<true>(rows, true, 0, 0, MGL_ROWS_PIECES, raw);
   if (!NORMED) {
     mgl_rows_fetch_residuals<TILES>(w, l);
   }
@@ -644,7 +656,7 @@ MGL_DEVICE void mgl_rows_group(mgl_worker *w, const mgl_linear *l,
   if (HALVES) {
     mgl_rows_clear(rows, ahead, 0, &raw);
     if (follows) {
-      mgl_rows_ask(rows, true, ahead, 0, MGL_ROWS_HALF, &raw);
+      mgl_rows_ask<true>(rows, true, ahead, 0, MGL_ROWS_HALF, &raw);
     }
   }
 #pragma unroll 1
@@ -652,7 +664,7 @@ MGL_DEVICE void mgl_rows_group(mgl_worker *w, const mgl_linear *l,
     if (HALVES && follows && block == l->blocks / 2) {
       mgl_rows_take_half(w, l, rows, ahead, 0, &raw, &next, squares);
       mgl_rows_clear(rows, ahead, MGL_ROWS_HALF, &raw);
-      mgl_rows_ask(rows, true, ahead, MGL_ROWS_HALF, MGL_ROWS_HALF, &raw);
+      mgl_rows_ask<true>(rows, true, ahead, MGL_ROWS_HALF, MGL_ROWS_HALF, &raw);
     }
     mgl_rows_block<TILES, P>(w, l, x, scales, adds,
                              at + mgl_rows_block_at(TILES, block, w->page_count * MGL_PAGE_BYTES),
@@ -687,20 +699,22 @@ MGL_DEVICE void mgl_rows_take_group(mgl_worker *w, const mgl_linear *l,
   mgl_rows_convert(w, rows, first, 0, raw, x, squares);
   mgl_rows_operands<TILES, P>(w, x, scales);
   if (first + MGL_GROUP_PAGES < l->pages) {
-    mgl_rows_ask(rows, true, ahead, 0, MGL_ROWS_PIECES, raw);
+    mgl_rows_ask<true>(rows, true, ahead, 0, MGL_ROWS_PIECES, raw);
   }
 }
 
 // One pass over the weights, for the rows from l.first_row on. Returns false if the run has failed.
-template <int TILES, bool NORMED, mgl_packing P>
+template <int TILES, bool NORMED, mgl_packing P, uint32_t K, mgl_makes MAKES>
 MGL_DEVICE bool mgl_rows_pass(mgl_worker *w, uint32_t pass) {
   using shape = mgl_rows_shape<TILES>;
-  constexpr bool HALVES = NORMED && TILES == 2;
+  constexpr bool ONCE = MAKES != MGL_MAKES_ANY && K == MGL_GROUP_PAGES * MGL_CUDA_PAGE_K;
+  constexpr bool HALVES = NORMED && TILES == 2 && !ONCE;
   const mgl_slot *slot = mgl_task_slot(w);
   mgl_linear l;
   mgl_linear_init(w, slot, slot->rows, true, &l);
   l.normed = NORMED;
   l.first_row = pass * shape::TOKENS;
+  mgl_linear_know_all<K, MAKES>(&l);
   mgl_linear_find_share<P>(w, slot, &l);
   mgl_rows_places<TILES> rows;
   mgl_rows_raw<TILES, NORMED, MGL_ROWS_PIECES, P> raw;
@@ -729,7 +743,7 @@ MGL_DEVICE bool mgl_rows_pass(mgl_worker *w, uint32_t pass) {
   }
   mgl_rows_begin_pages(w, &l, &a);
   float squares[TILES] = {};
-  if (HALVES) {
+  if (HALVES || ONCE) {  // a group that is all of x stays what it is for all batches
     mgl_rows_await(w, &l, &rows, 0, 0, &raw);
     if (pass == 0) {
       mgl_task_began(w);
@@ -742,26 +756,26 @@ MGL_DEVICE bool mgl_rows_pass(mgl_worker *w, uint32_t pass) {
     for (uint32_t first = 0; first < l.pages; first += MGL_GROUP_PAGES) {
       const bool more = first + MGL_GROUP_PAGES < l.pages;
       const uint32_t ahead = more ? first + MGL_GROUP_PAGES : 0;
-      if (!HALVES) {
+      if (!HALVES && !ONCE) {
         mgl_rows_take_group(w, &l, &rows, first, ahead, !began && pass == 0, &raw, &x, &scales,
                             squares);
-      } else if (!began && !more) {  // of this pass
+      } else if (NORMED && !began && !more) {  // of this pass
         mgl_linear_share_squares<TILES, MGL_ROWS_SQUARES_AT>(w, squares);
       }
       mgl_rows_group<TILES, HALVES, P>(w, &l, &rows, first > 0, ahead, more || rest > 0, &a, &x,
                                        &scales, squares);
     }
-    if (!HALVES && rest > 0) {  // another batch follows
-      mgl_rows_ask(&rows, true, 0, 0, MGL_ROWS_PIECES, &raw);
+    if (!HALVES && !ONCE && rest > 0) {  // another batch follows
+      mgl_rows_ask<true>(&rows, true, 0, 0, MGL_ROWS_PIECES, &raw);
     }
-    if (NORMED && !HALVES) {
+    if (NORMED && !HALVES && !ONCE) {
       mgl_linear_share_squares<TILES, MGL_ROWS_SQUARES_AT>(w, squares);
     }
     if (!NORMED) {
       asm volatile("cp.async.wait_all;" ::: "memory");
     }
     mgl_sync_consumers();
-    mgl_rows_look_again(w, rest, &l);
+    mgl_rows_look_again<K, MAKES>(w, rest, &l);
     mgl_rows_finish<TILES, NORMED>(w, &l, &best);
     if (rest == 0) {
       break;
@@ -778,14 +792,19 @@ MGL_DEVICE bool mgl_rows_pass(mgl_worker *w, uint32_t pass) {
 }
 
 // Only of codes there are several passes, and none of their activations carry words.
-template <int TILES, bool NORMED, mgl_packing P>
+template <int TILES, bool NORMED, mgl_packing P, uint32_t K = 0, mgl_makes MAKES = MGL_MAKES_ANY>
 MGL_DEVICE void mgl_task_linear_rows(mgl_worker *w) {
+  if constexpr (MAKES != MGL_MAKES_ANY && (K % (2 * MGL_CUDA_PAGE_K) != 0 || K == 0 ||
+                                           (NORMED && TILES == 2 && !mgl_knows_two_tiles(K)))) {
+    return;  // the model has no such op, or it has the body of any k
+  }
   if (P == MGL_PACKING_BF16) {
-    (void)mgl_rows_pass<TILES, NORMED, P>(w, 0);
+    (void)mgl_rows_pass<TILES, NORMED, P, K, MAKES>(w, 0);
     return;
   }
   const uint32_t passes = mgl_task_slot(w)->op.passes;
-  for (uint32_t pass = 0; pass < passes && mgl_rows_pass<TILES, NORMED, P>(w, pass); pass++) {
+  for (uint32_t pass = 0; pass < passes && mgl_rows_pass<TILES, NORMED, P, K, MAKES>(w, pass);
+       pass++) {
     if (pass + 1 < passes) {
       mgl_sync_consumers();  // the last batch has been read
     }

@@ -17,7 +17,7 @@
 #include "kernels/cuda/common/ranks.cuh"
 #include "kernels/cuda/common/trace.cuh"
 #include "kernels/cuda/common/worker.cuh"
-#include "kernels/cuda/linear/tasks_linear_one.cuh"
+#include "kernels/cuda/linear/one_function.cuh"
 #include "kernels/cuda/linear/tasks_linear_rows.cuh"
 #include "kernels/cuda/roles/first_item.cuh"
 
@@ -279,18 +279,26 @@ MGL_DEVICE bool mgl_await_slot(mgl_controller *c) {
   return true;
 }
 
-// Lane 0: the body of attend's task in a slot, `function` or the one of one sequence.
+// Lane 0: the body of attend's task in a slot, `function` or the one of a single item.
 MGL_DEVICE uint32_t mgl_attend_one_function(const mgl_slot *slot, mgl_plan_kind kind,
                                             uint32_t function) {
   const uint32_t flags = MGL_CUDA_CARRIED | MGL_CUDA_UNITS_APART;
-  const bool one = MGL_CARRIES && MGL_TARGET_COPIES && MGL_HEAD_PARTS == 1 && !MGL_HAS_WINDOWS &&
-                   kind == MGL_PLAN_SHORT && slot->op.tokens == 1 &&
+  // A plan whose items have some of a group's heads does not say that chunks are short.
+  const mgl_cuda_item *item = &slot->first.item;
+  const bool shorts =
+      kind == MGL_PLAN_SHORT || (MGL_HEAD_PARTS > 1 && kind == MGL_PLAN_DECODES &&
+                                 item->kv_end - item->kv_begin <= MGL_CUDA_MIN_CHUNK);
+  const bool one = MGL_CARRIES && MGL_TARGET_COPIES && shorts &&
                    (slot->op.flags & flags) == flags && slot->op.copy_bytes != 0 &&
                    slot->end - slot->begin == 1 && slot->first.item_count <= slot->first.strides;
-  return one && function == MGL_CALL_ATTEND_DECODE ? (uint32_t)MGL_CALL_ATTEND_ONE : function;
+  if (!one || function != MGL_CALL_ATTEND_DECODE) {
+    return function;
+  }
+  const bool each = MGL_HEAD_PARTS == 1 && !MGL_HAS_WINDOWS;
+  return slot->op.tokens == 1 ? (uint32_t)MGL_CALL_ATTEND_ONE
+         : each               ? (uint32_t)MGL_CALL_ATTEND_EACH
+                              : function;
 }
-
-static_assert((int)MGL_CALL_LINEAR_ONE_NORMED == 0, "bodies of one token are the first ones");
 
 // All lanes: fills the slot and announces it. known: the loader knows of it, or is told. False: the
 // run has failed.
@@ -356,16 +364,18 @@ MGL_DEVICE bool mgl_announce(mgl_controller *c, const mgl_iteration_info *info,
     __syncwarp();
   }
   if (lane == 0) {
-    uint32_t function = mgl_task_function_of(&slot->op, MGL_TARGET_CAPABILITY, MGL_HAS_CODES);
+    uint32_t function = mgl_one_function(&slot->op);
     if (slot->op.kind == MGL_OP_ATTEND) {
       function =
           mgl_attend_function(&slot->op, plan_kind, slot->first.item_count, slot->first.strides);
       function = mgl_attend_one_function(slot, plan_kind, function);
+    } else if (function == MGL_CALL_NOTHING) {
+      function = mgl_task_function_of(&slot->op, MGL_TARGET_CAPABILITY, MGL_HAS_CODES);
+      function = mgl_known_function(&slot->op, function);
     }
-    function = mgl_one_function(&slot->op, function);
     slot->function = function;
     slot->ring_pages = mgl_is_paged(slot->op.kind) ? c->ring_pages : block->page_count;
-    if ((function >= MGL_CALL_LINEAR_ROWS_1 && function <= MGL_CALL_LINEAR_ROWS_2_NORMED) ||
+    if ((function >= MGL_CALL_LINEAR_ROWS_1 && function <= MGL_CALL_SIXTEEN_ADDED_2) ||
         function <= MGL_CALL_ONE_ADDED_2 || (MGL_HAS_CODES && function >= MGL_CALL_CODED)) {
       // So that its consumers need not go to the L2 for it.
       slot->rows = (uint16_t)mgl_linear_rows(slot);

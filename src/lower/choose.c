@@ -6,13 +6,24 @@
 #include "twin/device_run.h"
 #include "twin/wide_run.h"
 
-uint32_t mgl_narrow_tokens(const mgl_graph *program, uint64_t step_bytes, bool few) {
+static bool has_small_layers(const mgl_graph *program, uint64_t step_bytes) {
   uint64_t layers = 0;
   for (size_t i = 0; i < program->op_count; i++) {
     layers += program->ops[i].kind == MGL_OP_ATTEND ? 1 : 0;
   }
-  bool small = step_bytes <= layers * MGL_SMALL_LAYER_BYTES;
-  return small && !few ? MGL_NARROW_TOKENS_SMALL : MGL_NARROW_TOKENS;
+  return step_bytes <= layers * MGL_SMALL_LAYER_BYTES;
+}
+
+uint32_t mgl_narrow_tokens(const mgl_graph *program, uint64_t step_bytes, bool few) {
+  return has_small_layers(program, step_bytes) && !few ? MGL_NARROW_TOKENS_SMALL
+                                                       : MGL_NARROW_TOKENS;
+}
+
+uint64_t mgl_narrow_context(const mgl_graph *program, uint64_t step_bytes) {
+  if (mgl_packed_has_codes(program)) {
+    return MGL_NARROW_CONTEXT_CODED;
+  }
+  return has_small_layers(program, step_bytes) ? MGL_NARROW_CONTEXT_SMALL : MGL_NARROW_CONTEXT;
 }
 
 // Number of the graph of so many tokens, at least, and behind so many others, and its tokens. Where

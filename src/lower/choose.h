@@ -16,12 +16,12 @@ enum {
   MGL_NARROW_TOKENS = 16,
   MGL_NARROW_TOKENS_SMALL = 32,
   MGL_SMALL_LAYER_BYTES = 288 << 20,
-  // Of more tokens than these, with more context than that in tokens of all sequences added up,
-  // they are of the wide class too: 16 sequences of 1024 tokens take 0.76 to 0.78 of the time
-  // there, 8 sequences of 4096 tokens 0.97 to 1.09 (docs/log/197; sm_90a).
+  // Of more tokens than these, with much context (mgl_narrow_context), they are of the wide class
+  // too: 8 sequences of 4096 tokens take 0.97 to 1.09 of the time there (docs/log/197; sm_90a).
   MGL_LONG_TOKENS = 8,
-  MGL_NARROW_CONTEXT = 8192,
-  MGL_NARROW_CONTEXT_CODED = 4096,  // of weights of codes (docs/log/222)
+  MGL_NARROW_CONTEXT = 8192,         // of large layers
+  MGL_NARROW_CONTEXT_SMALL = 14336,  // of up to MGL_SMALL_LAYER_BYTES (docs/log/314)
+  MGL_NARROW_CONTEXT_CODED = 4096,   // of weights of codes (docs/log/222)
   // Rows with logits of stages, where nothing is said: of as many sequences as run at once there.
   MGL_STAGES_USUAL_ROWS = 256,
   // Of a launch for every op: from so many positions on attention of one token has blocks for as
@@ -33,6 +33,11 @@ enum {
 // long as their products with every weight do, stages one to four ms in which they wait for each
 // other (docs/log/105). step_bytes: of its weights; few: there are tiles of fewer tokens.
 uint32_t mgl_narrow_tokens(const mgl_graph *program, uint64_t step_bytes, bool few);
+
+// Up to how many tokens of context, of all sequences added up, iterations of MGL_LONG_TOKENS to
+// MGL_NARROW_TOKENS tokens take less time as task graphs. The wide class reads keys and values
+// faster; what its stages wait for each other is the less, the longer they are.
+uint64_t mgl_narrow_context(const mgl_graph *program, uint64_t step_bytes);
 
 // Whether large iterations of a program that mgl_fuse_ops_cuda made have kernels: the portable ones
 // have none for codes and experts.

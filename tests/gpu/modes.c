@@ -24,8 +24,10 @@ typedef struct modes_options {
 static const struct {
   const char *name;
   bool full;
-  bool large;  // all iterations are of the wide class
-} modes[] = {{"mega", false, false}, {"full", true, false}, {"large", false, true}};
+  // Iterations with more context are of the wide class; 0: what lower/choose.h says.
+  uint64_t narrow_context;
+} modes[] = {
+    {"mega", false, 0}, {"full", true, 0}, {"large", false, 1}, {"small", false, UINT64_MAX}};
 
 enum { MODES = sizeof modes / sizeof modes[0] };
 
@@ -82,11 +84,11 @@ static void measure_cell(gpu_bench *bench, mgl_cuda_program *program, const gpu_
   uint32_t rounds = o->rounds.values[0] < MOST_ROUNDS ? o->rounds.values[0] : MOST_ROUNDS;
   for (uint32_t round = 0; round <= rounds; round++) {  // the first one is thrown away
     for (uint32_t i = 0; i < MODES; i++) {
-      if (modes[i].large && o->prefill.values[0] <= MGL_CUDA_MAX_TOKENS) {
+      if (modes[i].narrow_context != 0 && o->prefill.values[0] <= MGL_CUDA_MAX_TOKENS) {
         continue;  // there is no wide class
       }
       mgl_cuda_launch_options launch = {.full = modes[i].full,
-                                        .narrow_context = modes[i].large ? 1 : 0};
+                                        .narrow_context = modes[i].narrow_context};
       gpu_measured m = gpu_measure(program, model, load, &launch);
       ms[i][round > 0 ? round - 1 : 0] = m.median_ms;
       turn_us[i][round > 0 ? round - 1 : 0] = m.turn_us;
@@ -109,8 +111,8 @@ static void measure_cell(gpu_bench *bench, mgl_cuda_program *program, const gpu_
                     gpu_median(turn_us[i], rounds));
     }
   }
-  printf("| %s | %u | %u | %.3f | %.3f | %.3f | %.3f |\n", model->name, load->batch, load->prompt,
-         medians[0], medians[1], medians[1] / medians[0], medians[2]);
+  printf("| %s | %u | %u | %.3f | %.3f | %.3f | %.3f | %.3f |\n", model->name, load->batch,
+         load->prompt, medians[0], medians[1], medians[1] / medians[0], medians[2], medians[3]);
   (void)fflush(stdout);
 }
 
@@ -132,8 +134,9 @@ static void compare_modes(gpu_bench *bench, const char *folder, const modes_opti
   mgl_cuda_program_info info = mgl_cuda_program_describe(program);
   printf("\n## Modes: %s\n\nRead ceiling %.0f GB/s: %.3f ms for the weights of an iteration.\n\n",
          model.name, ceiling / 1e9, ceiling > 0 ? (double)info.step_bytes / ceiling * 1e3 : 0);
-  printf("| model | batch | context | mega, ms | full, ms | full / mega | all wide, ms |\n");
-  printf("|---|---|---|---|---|---|---|\n");
+  printf(
+      "| model | batch | context | mega, ms | full, ms | full / mega | wide, ms | narrow, ms |\n");
+  printf("|---|---|---|---|---|---|---|---|\n");
   (void)fflush(stdout);
   for (uint32_t i = 0; i < o->batches.count; i++) {
     for (uint32_t j = 0; j < o->contexts.count; j++) {

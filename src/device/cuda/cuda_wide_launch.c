@@ -71,10 +71,8 @@ mgl_status mgl_cuda_wide_prepare(mgl_cuda_program *p, mgl_error *err) {
   MGL_TRY(mgl_cuda_wide_lay_out(p->program, &p->model, &sizes, &p->wide.layout, err));
   p->layout.bytes[MGL_CUDA_MEMORY_WIDE] = p->wide.layout.bytes;
   p->wide.narrow_tokens = mgl_narrow_tokens(p->program, p->layout.step_bytes, sizes.few);
-  const uint64_t narrow_context = mgl_packed_has_codes(p->program)
-                                      ? (uint64_t)MGL_NARROW_CONTEXT_CODED
-                                      : (uint64_t)MGL_NARROW_CONTEXT;
-  p->wide.narrow_context = sizes.few ? narrow_context : UINT64_MAX;
+  p->wide.narrow_context =
+      sizes.few ? mgl_narrow_context(p->program, p->layout.step_bytes) : UINT64_MAX;
   return MGL_OK;
 }
 

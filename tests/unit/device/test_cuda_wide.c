@@ -600,6 +600,8 @@ static void small_iterations_are_narrow(void **state) {
   assert_int_equal(mgl_narrow_tokens(&program, 2 * 288 * mib + 1, false), 16);
   assert_int_equal(mgl_narrow_tokens(&program, 1, false), 32);
   assert_int_equal(mgl_narrow_tokens(&program, 1, true), 16);
+  assert_int_equal(mgl_narrow_context(&program, 2 * 288 * mib), MGL_NARROW_CONTEXT_SMALL);
+  assert_int_equal(mgl_narrow_context(&program, 2 * 288 * mib + 1), MGL_NARROW_CONTEXT);
 }
 
 // --- several ranks -------------------------------------------------------------------------------

@@ -213,6 +213,150 @@ MGL_DEVICE void mgl_task_attend_decode(mgl_worker *w) {
   }
 }
 
+// --- outputs by pairs ----------------------------------------------------------------------------
+
+// What was computed of two elements of the output that follow each other (mgl_attend_part).
+typedef struct mgl_attend_pair {
+  float low, high, max, sum;
+} mgl_attend_pair;
+
+// Adds a part, whose weights become relative to the largest maximum.
+MGL_DEVICE void mgl_attend_add_pair(mgl_attend_pair *whole, float low, float high, float sum,
+                                    float factor) {
+  whole->low += low * factor;
+  whole->high += high * factor;
+  whole->sum += sum * factor;
+}
+
+// mgl_attend_merge_warps of rows `row` and `row` + 1.
+MGL_DEVICE mgl_attend_pair mgl_attend_pair_of_warps(const mgl_attend *a, uint32_t column,
+                                                    uint32_t row) {
+  const float *values = (const float *)a->w->scratch;
+  const float2 *softmax = (const float2 *)(a->w->scratch + MGL_ATTEND_SOFTMAX) + column;
+  float low[MGL_CUDA_CONSUMER_WARPS], high[MGL_CUDA_CONSUMER_WARPS];
+  float2 of[MGL_CUDA_CONSUMER_WARPS];
+  mgl_attend_pair whole = {0, 0, mgl_attend_unseen(), 0};
+#pragma unroll
+  for (uint32_t i = 0; i < MGL_CUDA_CONSUMER_WARPS; i++) {
+    const float *at = values + mgl_attend_value_index(i, column, row);
+    of[i] = softmax[i * MGL_CUDA_QUERY_COLUMNS];
+    low[i] = at[0];
+    high[i] = at[2];
+  }
+#pragma unroll
+  for (uint32_t i = 0; i < MGL_CUDA_CONSUMER_WARPS; i++) {
+    whole.max = fmaxf(whole.max, of[i].x);
+  }
+  const float base = mgl_attend_base(whole.max);
+#pragma unroll
+  for (uint32_t i = 0; i < MGL_CUDA_CONSUMER_WARPS; i++) {
+    mgl_attend_add_pair(&whole, low[i], high[i], of[i].y, exp2f(of[i].x - base));
+  }
+  return whole;
+}
+
+// Chunks whose values are asked for at once.
+enum { MGL_ATTEND_PAIR_CHUNKS = 8 };
+
+// mgl_attend_merge_chunks of rows `row` and `row` + 1.
+MGL_DEVICE mgl_attend_pair mgl_attend_pair_of_chunks(const mgl_attend *a, uint32_t column,
+                                                     uint32_t row) {
+  const uint64_t *partial = mgl_attend_partial(a, 0, column);
+  const size_t stride = (size_t)a->kv_heads * (MGL_CUDA_QUERY_COLUMNS * MGL_ATTEND_PARTIAL);
+  const uint32_t lane = a->w->lane, chunks = a->item.chunks;
+  float sum = 0, factor = 0;  // of chunk `lane`
+  mgl_attend_pair whole = {0, 0, mgl_attend_unseen(), 0};
+#pragma unroll 1
+  for (uint32_t first = 0; first < chunks; first += MGL_ATTEND_PAIR_CHUNKS) {
+    uint4 values[MGL_ATTEND_PAIR_CHUNKS], softmax = make_uint4(0, 0, a->tag, 0);
+    bool there;
+    do {
+      if (first == 0 && lane < chunks) {
+        softmax = mgl_load_l2_whole(partial + lane * stride + MGL_HEAD_DIM);
+      }
+#pragma unroll
+      for (uint32_t i = 0; i < MGL_ATTEND_PAIR_CHUNKS; i++) {
+        values[i] = make_uint4(0, a->tag, 0, a->tag);
+        if (first + i < chunks) {
+          values[i] = mgl_load_l2_whole(partial + (first + i) * stride + row);
+        }
+      }
+      there = softmax.z == a->tag;
+#pragma unroll
+      for (uint32_t i = 0; i < MGL_ATTEND_PAIR_CHUNKS; i++) {
+        there = there && values[i].y == a->tag && values[i].w == a->tag;
+      }
+    } while (!__all_sync(0xffffffffu, there || a->w->block->stop != 0));
+    if (first == 0) {
+      const float max = lane < chunks ? __uint_as_float(softmax.x) : mgl_attend_unseen();
+      sum = __uint_as_float(softmax.y);
+      whole.max = max;
+#pragma unroll
+      for (int offset = 1; offset < MGL_CUDA_MAX_CHUNKS; offset *= 2) {
+        whole.max = fmaxf(whole.max, __shfl_xor_sync(0xffffffffu, whole.max, offset));
+      }
+      whole.max = __shfl_sync(0xffffffffu, whole.max, 0);
+      factor = exp2f(max - mgl_attend_base(whole.max));
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < MGL_ATTEND_PAIR_CHUNKS; i++) {
+      if (first + i >= chunks) {
+        break;
+      }
+      mgl_attend_add_pair(&whole, __uint_as_float(values[i].x), __uint_as_float(values[i].z),
+                          __shfl_sync(0xffffffffu, sum, (int)(first + i)),
+                          __shfl_sync(0xffffffffu, factor, (int)(first + i)));
+    }
+  }
+  return whole;
+}
+
+MGL_DEVICE void mgl_attend_write_pair(const mgl_attend *a, uint32_t column, uint32_t row,
+                                      const mgl_attend_pair *pair) {
+  const uint32_t token = a->item.row + column / MGL_GROUP, head = mgl_attend_head(a, column);
+  const size_t at = ((size_t)token * a->kv_heads * MGL_GROUP + head) * MGL_HEAD_DIM + row;
+  const float sum =
+      MGL_HAS_SINKS ? pair->sum + exp2f(mgl_attend_sink(a, column) - pair->max) : pair->sum;
+  const uint32_t low = mgl_round_bf16(pair->low / sum), high = mgl_round_bf16(pair->high / sum);
+  if (!mgl_task_is_mute(a->w)) {
+    mgl_write_word((uint8_t *)a->slot->op.out + at * sizeof(uint16_t), low | high << 16, a->slot,
+                   true);
+  }
+}
+
+// mgl_attend_output where partial results are polled and activations carry words. A thread has two
+// rows, so that one group of four heads of 128 elements is one turn of all threads: each turn is a
+// trip to the L2 (docs/log/314). A warp has one column: head dims are multiples of 64.
+MGL_DEVICE void mgl_attend_output_pairs(const mgl_attend *a) {
+  const uint32_t pairs = a->columns * (MGL_HEAD_DIM / 2);
+  const bool whole = a->item.chunks == 1;
+#pragma unroll 1
+  for (uint32_t i = a->w->thread; i < pairs; i += MGL_CUDA_CONSUMERS) {
+    const uint32_t column = i / (MGL_HEAD_DIM / 2), row = i % (MGL_HEAD_DIM / 2) * 2;
+    const mgl_attend_pair pair = mgl_attend_pair_of_warps(a, column, row);
+    if (whole) {
+      mgl_attend_write_pair(a, column, row, &pair);
+      continue;
+    }
+    uint64_t *partial = mgl_attend_partial(a, a->item.chunk, column);
+    mgl_store_l2_whole(partial + row, make_uint4(__float_as_uint(pair.low), a->tag,
+                                                 __float_as_uint(pair.high), a->tag));
+    if (row == 0) {
+      mgl_store_l2_whole(partial + MGL_HEAD_DIM, make_uint4(__float_as_uint(pair.max),
+                                                            __float_as_uint(pair.sum), a->tag, 0));
+    }
+  }
+  if (whole || !mgl_attend_merges(a)) {
+    return;
+  }
+#pragma unroll 1
+  for (uint32_t i = a->w->thread; i < pairs; i += MGL_CUDA_CONSUMERS) {
+    const uint32_t column = i / (MGL_HEAD_DIM / 2), row = i % (MGL_HEAD_DIM / 2) * 2;
+    const mgl_attend_pair pair = mgl_attend_pair_of_chunks(a, column, row);
+    mgl_attend_write_pair(a, column, row, &pair);
+  }
+}
+
 // Where a task has one item at most, and an item one tile a warp, and activations and partial
 // results carry their readiness: the same arithmetic without what else there may be. The controller
 // chooses it (mgl_attend_one_function). SEVERAL: tokens that the graph is for.
@@ -270,7 +414,11 @@ MGL_DEVICE void mgl_task_attend_one(mgl_worker *w) {
   mgl_sync_consumers();  // nobody reads the rows any more
   mgl_attend_publish(&a, &state);
   mgl_sync_consumers();  // scratch has what the warps made
-  mgl_attend_output(&a);
+  if constexpr (MGL_HEAD_DIM % 64 == 0 && MGL_HEAD_PARTS == 1) {
+    mgl_attend_output_pairs(&a);
+  } else {
+    mgl_attend_output(&a);
+  }
   if (SEVERAL) {
     mgl_attend_open_rest(w);
   }

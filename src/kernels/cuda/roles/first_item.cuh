@@ -5,6 +5,12 @@
 
 #include "kernels/cuda/common/window.cuh"
 
+#if MGL_TARGET_COPIES
+MGL_DEVICE void mgl_tile_to_l2(const void *from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+#endif
+
 // A whole warp: of an attend task in a slot that is filled, its first item and the KV pages with
 // which its warps begin. strides: of its graph's attention; tag: of its partial results. Two trips
 // to the L2: how many items there are is asked for together with the item that is the first one if
@@ -49,6 +55,16 @@ static __device__ __noinline__ uint32_t mgl_find_first_item(const mgl_cuda_run *
     page = mgl_load_l2_word(tables + (size_t)i->slot * table_stride +
                             position / MGL_CUDA_KV_PAGE_TOKENS);
   }
+#if MGL_TARGET_COPIES
+  // Of one sequence keys and values come into the L2 while the linear before runs (docs/log/314).
+  if (MGL_HEAD_PARTS == 1 && slot->op.tokens == 1 && wanted && unit < slot->end &&
+      lane < MGL_CUDA_CONSUMER_WARPS) {
+    constexpr uint32_t elements = MGL_CUDA_KV_PAGE_TOKENS * MGL_HEAD_DIM;
+    const size_t at = ((size_t)page * kv_heads + unit / strides) * elements;
+    mgl_tile_to_l2(slot->op.k_cache + at, elements * (uint32_t)sizeof(uint16_t));
+    mgl_tile_to_l2(slot->op.v_cache + at, elements * (uint32_t)sizeof(uint16_t));
+  }
+#endif
   if (lane < MGL_CUDA_CONSUMER_WARPS) {
     first->pages[lane] = page;
   } else if (lane == MGL_CUDA_CONSUMER_WARPS) {

@@ -192,7 +192,7 @@ MGL_DEVICE void mgl_page_to_l2(const mgl_load *load, uint32_t index) {
 #if MGL_TARGET_COPIES
   uint32_t bytes;
   const uint8_t *from = mgl_page_of(load, index, &bytes);
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+  mgl_bulk_to_l2(from, bytes);
 #endif
 }
 

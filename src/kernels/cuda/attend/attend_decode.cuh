@@ -311,12 +311,12 @@ MGL_DEVICE mgl_attend_pair mgl_attend_pair_of_chunks(const mgl_attend *a, uint32
   return whole;
 }
 
+// sink: of the column (mgl_attend_sink).
 MGL_DEVICE void mgl_attend_write_pair(const mgl_attend *a, uint32_t column, uint32_t row,
-                                      const mgl_attend_pair *pair) {
+                                      const mgl_attend_pair *pair, float sink) {
   const uint32_t token = a->item.row + column / MGL_GROUP, head = mgl_attend_head(a, column);
   const size_t at = ((size_t)token * a->kv_heads * MGL_GROUP + head) * MGL_HEAD_DIM + row;
-  const float sum =
-      MGL_HAS_SINKS ? pair->sum + exp2f(mgl_attend_sink(a, column) - pair->max) : pair->sum;
+  const float sum = MGL_HAS_SINKS ? pair->sum + exp2f(sink - pair->max) : pair->sum;
   const uint32_t low = mgl_round_bf16(pair->low / sum), high = mgl_round_bf16(pair->high / sum);
   if (!mgl_task_is_mute(a->w)) {
     mgl_write_word((uint8_t *)a->slot->op.out + at * sizeof(uint16_t), low | high << 16, a->slot,
@@ -333,9 +333,10 @@ MGL_DEVICE void mgl_attend_output_pairs(const mgl_attend *a) {
 #pragma unroll 1
   for (uint32_t i = a->w->thread; i < pairs; i += MGL_CUDA_CONSUMERS) {
     const uint32_t column = i / (MGL_HEAD_DIM / 2), row = i % (MGL_HEAD_DIM / 2) * 2;
+    const float sink = whole ? mgl_attend_sink(a, column) : 0;
     const mgl_attend_pair pair = mgl_attend_pair_of_warps(a, column, row);
     if (whole) {
-      mgl_attend_write_pair(a, column, row, &pair);
+      mgl_attend_write_pair(a, column, row, &pair, sink);
       continue;
     }
     uint64_t *partial = mgl_attend_partial(a, a->item.chunk, column);
@@ -352,8 +353,9 @@ MGL_DEVICE void mgl_attend_output_pairs(const mgl_attend *a) {
 #pragma unroll 1
   for (uint32_t i = a->w->thread; i < pairs; i += MGL_CUDA_CONSUMERS) {
     const uint32_t column = i / (MGL_HEAD_DIM / 2), row = i % (MGL_HEAD_DIM / 2) * 2;
+    const float sink = mgl_attend_sink(a, column);  // asked for before the chunks are awaited
     const mgl_attend_pair pair = mgl_attend_pair_of_chunks(a, column, row);
-    mgl_attend_write_pair(a, column, row, &pair);
+    mgl_attend_write_pair(a, column, row, &pair, sink);
   }
 }
 

@@ -162,10 +162,8 @@ MGL_DEVICE void mgl_lone_prefetch(const mgl_attend *a, uint32_t number, uint32_t
 #if MGL_TARGET_COPIES
   if (a->w->lane < 2) {
     const uint16_t *cache = a->w->lane == 0 ? a->slot->op.k_cache : a->slot->op.v_cache;
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(
-                     cache + mgl_lone_offset(a, item, a->w->warp)),
-                 "r"((uint32_t)(MGL_ATTEND_TILE * MGL_HEAD_DIM * 2))
-                 : "memory");
+    mgl_bulk_to_l2(cache + mgl_lone_offset(a, item, a->w->warp),
+                   (uint32_t)(MGL_ATTEND_TILE * MGL_HEAD_DIM * 2));
   }
 #else
   for (uint32_t at = mgl_attend_lane(a) * 64; at < MGL_ATTEND_TILE * MGL_HEAD_DIM; at += 32 * 64) {

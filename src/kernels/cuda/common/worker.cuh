@@ -537,6 +537,11 @@ MGL_DEVICE uint2 mgl_load_l2_pair(const void *address) {
   return v;
 }
 
+// Asks for what will be read soon, as far as the L2. bytes: a multiple of 16.
+MGL_DEVICE void mgl_bulk_to_l2(const void *from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+
 // 16 bytes in one piece: all of them are of one store. (Four words need not be.)
 MGL_DEVICE uint4 mgl_load_l2_whole(const void *address) {
   uint4 v;

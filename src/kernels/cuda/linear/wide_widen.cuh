@@ -55,7 +55,7 @@ MGL_DEVICE float2 mgl_widen_load_pair(const uint8_t *from) {
 // One lane: sends a panel to the L2 that lies so many further on.
 MGL_DEVICE void mgl_widen_prefetch(const uint8_t *codes, uint32_t panel_bytes) {
   if (mgl_wide_elect()) {
-    mgl_wide_prefetch(codes + (uint64_t)(MGL_WIDEN_AHEAD - 1) * panel_bytes, panel_bytes);
+    mgl_bulk_to_l2(codes + (uint64_t)(MGL_WIDEN_AHEAD - 1) * panel_bytes, panel_bytes);
   }
 }
 
@@ -145,7 +145,7 @@ MGL_DEVICE void mgl_widen_panels(const mgl_cuda_op *op, uint32_t begin, uint32_t
   at.codes = op->weights + (uint64_t)begin * at.panel_bytes;
   at.scales = at.codes + mgl_coded<P>::CODES_BYTES + lane / 4 * 8;
   if (lane < MGL_WIDEN_AHEAD && lane < at.left) {
-    mgl_wide_prefetch(at.codes + (uint64_t)lane * at.panel_bytes, at.panel_bytes);
+    mgl_bulk_to_l2(at.codes + (uint64_t)lane * at.panel_bytes, at.panel_bytes);
   }
   at.codes += lane * 16;
   const uint32_t first = begin / panels * row_pieces + at.panel * MGL_WIDEN_PIECES;

@@ -5,12 +5,6 @@
 
 #include "kernels/cuda/common/window.cuh"
 
-#if MGL_TARGET_COPIES
-MGL_DEVICE void mgl_tile_to_l2(const void *from, uint32_t bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
-#endif
-
 // A whole warp: of an attend task in a slot that is filled, its first item and the KV pages with
 // which its warps begin. strides: of its graph's attention; tag: of its partial results. Two trips
 // to the L2: how many items there are is asked for together with the item that is the first one if
@@ -61,8 +55,8 @@ static __device__ __noinline__ uint32_t mgl_find_first_item(const mgl_cuda_run *
       lane < MGL_CUDA_CONSUMER_WARPS) {
     constexpr uint32_t elements = MGL_CUDA_KV_PAGE_TOKENS * MGL_HEAD_DIM;
     const size_t at = ((size_t)page * kv_heads + unit / strides) * elements;
-    mgl_tile_to_l2(slot->op.k_cache + at, elements * (uint32_t)sizeof(uint16_t));
-    mgl_tile_to_l2(slot->op.v_cache + at, elements * (uint32_t)sizeof(uint16_t));
+    mgl_bulk_to_l2(slot->op.k_cache + at, elements * (uint32_t)sizeof(uint16_t));
+    mgl_bulk_to_l2(slot->op.v_cache + at, elements * (uint32_t)sizeof(uint16_t));
   }
 #endif
   if (lane < MGL_CUDA_CONSUMER_WARPS) {

@@ -10,8 +10,8 @@
 MGL_DEVICE void mgl_wide_prefetch_weights(const mgl_wide_worker *w, const mgl_wide_source *source,
                                           uint32_t begin, uint32_t end) {
   if (w->lane < source->blocks && begin < end) {
-    mgl_wide_prefetch(mgl_wide_weights_at(source, begin) + (uint64_t)w->lane * source->row_bytes,
-                      (end - begin) * source->column_bytes);
+    mgl_bulk_to_l2(mgl_wide_weights_at(source, begin) + (uint64_t)w->lane * source->row_bytes,
+                   (end - begin) * source->column_bytes);
   }
 }
 
@@ -33,8 +33,8 @@ MGL_DEVICE void mgl_wide_prefetch_pages(const mgl_wide_worker *w, const mgl_wide
   if (step < a->work->items[cut.item].steps) {
     const int32_t page = a->block_tables[(size_t)cut.slot * a->block_table_stride + step];
     const size_t at = ((size_t)(uint32_t)page * a->kv_heads + cut.head) * (bytes / 2);
-    mgl_wide_prefetch(a->k_cache + at, bytes);
-    mgl_wide_prefetch(a->v_cache + at, bytes);
+    mgl_bulk_to_l2(a->k_cache + at, bytes);
+    mgl_bulk_to_l2(a->v_cache + at, bytes);
   }
 }
 

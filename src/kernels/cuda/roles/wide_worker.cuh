@@ -577,9 +577,4 @@ MGL_DEVICE void mgl_wide_store(mgl_wide_worker *w) {
   }
 }
 
-// Sends what will be read soon to the L2.
-MGL_DEVICE void mgl_wide_prefetch(const void *from, uint32_t bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
-
 #endif

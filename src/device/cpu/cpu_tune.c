@@ -13,7 +13,7 @@
 #include "graph/act_dtype.h"
 
 enum {
-  WAYS_VERSION = 8,  // of ways and of the kernels that walk them; another one measures anew
+  WAYS_VERSION = 9,  // of ways and of the kernels that walk them; another one measures anew
   MOST_SHAPES = 2,   // widths of rows that are measured, those with most bytes
   MOST_WAYS = 12,    // that are compared at a time
   ROUNDS = 6,
@@ -28,6 +28,7 @@ enum {
   LONG_STREAM_BYTES = 8 << 20,
   PRODUCT_BYTES = 256 << 10,
   LEAST_ROWS = 64,
+  SHORT_AHEAD = 6 << 10,  // of short rows, where fetching is tried: two blocks of a group
 };
 
 // --- what is measured ----------------------------------------------------------------------------
@@ -339,25 +340,32 @@ static bool choose_one_token(tuner *t, pass *p, mgl_linear_way *way) {
   return true;
 }
 
-// Up to how many tokens read short rows, in passes that are long beside a group: the fewer tokens
-// there are, the more a product waits for memory, so the first number that gains is the answer.
+// Up to how many tokens read short rows, in passes that are long beside a group: as many as gain
+// with each number that is tried, from one on. (That more tokens gain says nothing of one: where
+// plain rows of eight are slow, a processor may fall behind with the short rows of one.)
 static bool choose_short_tokens(tuner *t, pass *p, mgl_linear_way *way) {
-  static const uint32_t tried[] = {MGL_LINEAR_MOST_SHORT, 4, 2, 1};
-  const uint32_t known = way->short_tokens;
+  static const uint32_t tried[] = {1, 2, 4, MGL_LINEAR_MOST_SHORT};
+  const mgl_linear_way known = *way;
   bool done = true;
   if (t->weights->shorts == NULL) {
     return true;  // not asked for, or there is no memory for them
   }
-  way->short_tokens = 0;
+  way->short_tokens = way->short_ahead = 0;
   t->measures_shorts = true;
   t->stream_bytes = LONG_STREAM_BYTES;
-  for (size_t i = 0; i < sizeof tried / sizeof *tried && done && way->short_tokens == 0; i++) {
-    mgl_linear_way ways[] = {*way, *way};
-    ways[1].short_tokens = tried[i];
-    done = choose(t, p, ways, 2, tried[i], way);
+  for (size_t i = 0; i < sizeof tried / sizeof *tried && done; i++) {
+    mgl_linear_way ways[] = {*way, *way, *way};
+    ways[0].short_tokens = 0;
+    ways[1].short_tokens = ways[2].short_tokens = tried[i];
+    ways[2].short_ahead = SHORT_AHEAD;  // only one token fetches as a way says
+    done = choose(t, p, ways, tried[i] == 1 ? 3 : 2, tried[i], &ways[0]);
+    if (!done || ways[0].short_tokens == 0) {
+      break;
+    }
+    *way = ways[0];
   }
   t->stream_bytes = STREAM_BYTES;
-  way->short_tokens = done ? way->short_tokens : known;
+  *way = done ? *way : known;
   return done;
 }
 

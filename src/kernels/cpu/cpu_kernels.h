@@ -71,8 +71,9 @@ typedef struct mgl_linear_way {
   bool split;
   bool many_fetch;
   uint32_t some_rows, many_rows;  // at least 4; 0: as many as are 256 KiB
-  // Up to so many tokens read short rows, where there are some; at most MGL_LINEAR_MOST_SHORT.
-  uint32_t short_tokens;
+  // Up to so many tokens read short rows, where there are some; at most MGL_LINEAR_MOST_SHORT. How
+  // many bytes ahead of a row one token fetches into L1, at most MGL_LINEAR_MOST_AHEAD; 0: nothing.
+  uint32_t short_tokens, short_ahead;
 } mgl_linear_way;
 
 static inline const mgl_single_way *mgl_linear_single(const mgl_linear_way *way, uint32_t k) {

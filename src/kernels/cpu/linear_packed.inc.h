@@ -317,7 +317,9 @@ static void linear(const mgl_linear_args *given, size_t begin, size_t end) {
     assert(args->w_dtype == MGL_DTYPE_BF16);
     if (args->w_short != NULL) {
       assert((one || packed) && !LEVEL_HAS_TILES);
-      (one ? linear_short : linear_short_packed)(args, begin, end);
+      (!one                         ? linear_short_packed
+       : args->way->short_ahead > 0 ? linear_short_fetched
+                                    : linear_short)(args, begin, end);
       return;
     }
     (packed && args->split ? split_bf16_bf16

@@ -3,7 +3,9 @@
 //
 // One token: a group's 16 rows go side by side, as many of them at once as accumulators fit into
 // registers; a level with fewer registers keeps the others in memory between blocks. Blocks with
-// patches, of which there are few, go through a buffer.
+// patches, of which there are few, go through a buffer. As many lines as a row has may be fetched
+// ahead of it in the group's stream: decoding takes more instructions a line than some cores look
+// ahead, and then their prefetchers fall behind (docs/log/316).
 //
 // More tokens, which are packed: a tile is all of them and two or four rows, which are decoded
 // between the products of those before. A chunk of 1024 elements of x, 16 KiB of 8 tokens, stays in
@@ -14,23 +16,37 @@
 // Included by linear_packed.inc.h, in front of `linear`, and behind single_bf16_bf16 and
 // packed_bf16_bf16, which take plain groups.
 
+// Fetches a row's lines, before what follows is loaded: lines are to be asked for as they ascend.
+INLINE void short_fetch(const char *from) {
+  UNROLL for (size_t i = 0; i < MGL_SHORT_BLOCK_BYTES; i += line_bytes) {
+    FETCH_L1(from + i);
+  }
+  __asm__ volatile("" : : : "memory");
+}
+
 // A block of SHORT_AT_ONCE rows that has no patches. Rows one after the other, where all that is
-// read of x stays in registers; else steps.
-INLINE void short_rows_block(vec *acc, const char *from, const uint16_t *bases, const char *x) {
+// read of x stays in registers; else steps. ahead: what is fetched, from the row on; 0: nothing.
+INLINE void short_rows_block(vec *acc, const char *from, const uint16_t *bases, const char *x,
+                             size_t ahead) {
   enum { step = 2 * vec_lanes, steps = MGL_SHORT_BLOCK / step };
   if (SHORT_AT_ONCE > linear_rows) {
     vec values[steps];
     UNROLL for (size_t s = 0; s < steps; s++) {
       values[s] = vec_load_pairs(x + s * step * sizeof(mgl_bf16));
     }
-    UNROLL for (size_t r = 0; r < SHORT_AT_ONCE; r++) {
+    UNROLL for (size_t r = 0; r < SHORT_AT_ONCE; r++, from += MGL_SHORT_BLOCK_BYTES) {
       const short_base base = vec_short_base(bases[r]);
+      if (ahead != 0) {
+        short_fetch(from + ahead);
+      }
       UNROLL for (size_t s = 0; s < steps; s++) {
-        vec w = vec_short_pairs(from + r * MGL_SHORT_BLOCK_BYTES, s * step, base);
-        acc[r] = vec_dot_pairs(acc[r], values[s], w);
+        acc[r] = vec_dot_pairs(acc[r], values[s], vec_short_pairs(from, s * step, base));
       }
     }
     return;
+  }
+  UNROLL for (size_t r = 0; r < SHORT_AT_ONCE && ahead != 0; r++) {
+    short_fetch(from + r * MGL_SHORT_BLOCK_BYTES + ahead);
   }
   UNROLL for (size_t s = 0; s < steps; s++) {
     vec value = vec_load_pairs(x + s * step * sizeof(mgl_bf16));
@@ -91,7 +107,7 @@ INLINE bool short_has_patches(const uint16_t *bases) {
 }
 
 INLINE void short_group(vec acc[MGL_SHORT_ROWS], const char *group, const mgl_short_layout *layout,
-                        const char *x, size_t k) {
+                        const char *x, size_t k, size_t ahead) {
   const uint16_t *bases = (const uint16_t *)(const void *)group;
   const uint32_t *patches = mgl_short_patches(group, layout);
   const char *from = group + layout->elements;
@@ -111,7 +127,7 @@ INLINE void short_group(vec acc[MGL_SHORT_ROWS], const char *group, const mgl_sh
       }
     } else {
       UNROLL for (size_t r = 0; r < MGL_SHORT_ROWS; r += SHORT_AT_ONCE) {
-        short_rows_block(acc + r, from + r * MGL_SHORT_BLOCK_BYTES, bases + r, x);
+        short_rows_block(acc + r, from + r * MGL_SHORT_BLOCK_BYTES, bases + r, x, ahead);
       }
     }
     from += (size_t)MGL_SHORT_ROWS * MGL_SHORT_BLOCK_BYTES;
@@ -135,7 +151,8 @@ INLINE void short_store(const mgl_linear_args *args, size_t n, size_t begin, siz
   }
 }
 
-SEPARATE void linear_short(const mgl_linear_args *args, size_t begin, size_t end) {
+// ahead: a constant after inlining where it is 0.
+INLINE void short_single(const mgl_linear_args *args, size_t begin, size_t end, size_t ahead) {
   const mgl_short_layout layout = mgl_short_layout_of(args->k);
   begin += args->short_first;
   end += args->short_first;
@@ -148,11 +165,19 @@ SEPARATE void linear_short(const mgl_linear_args *args, size_t begin, size_t end
       continue;
     }
     vec acc[MGL_SHORT_ROWS];
-    short_group(acc, group, &layout, args->x, args->k);
+    short_group(acc, group, &layout, args->x, args->k, ahead);
     UNROLL for (size_t r = 0; r < MGL_SHORT_ROWS; r += 4) {
       short_store(args, n + r, first, last, vec_sum4(acc[r], acc[r + 1], acc[r + 2], acc[r + 3]));
     }
   }
+}
+
+SEPARATE void linear_short(const mgl_linear_args *args, size_t begin, size_t end) {
+  short_single(args, begin, end, 0);
+}
+
+SEPARATE void linear_short_fetched(const mgl_linear_args *args, size_t begin, size_t end) {
+  short_single(args, begin, end, args->way->short_ahead);
 }
 
 // --- more tokens ---------------------------------------------------------------------------------

@@ -34,7 +34,8 @@ static const mgl_linear_way some_way = {.one = {true, MGL_FETCH_L2, 12345},
                                         .many_fetch = true,
                                         .some_rows = 16,
                                         .many_rows = 64,
-                                        .short_tokens = 7};
+                                        .short_tokens = 7,
+                                        .short_ahead = 777};
 
 static bool same_single(const mgl_single_way *a, const mgl_single_way *b) {
   return a->in_turn == b->in_turn && a->fetch == b->fetch && a->ahead == b->ahead;
@@ -45,7 +46,8 @@ static bool same(const mgl_linear_way *a, const mgl_linear_way *b) {
          a->long_k == b->long_k && a->few_ahead == b->few_ahead &&
          a->pack_tokens == b->pack_tokens && a->split == b->split &&
          a->many_fetch == b->many_fetch && a->some_rows == b->some_rows &&
-         a->many_rows == b->many_rows && a->short_tokens == b->short_tokens;
+         a->many_rows == b->many_rows && a->short_tokens == b->short_tokens &&
+         a->short_ahead == b->short_ahead;
 }
 
 // --- the cache -----------------------------------------------------------------------------------
@@ -97,12 +99,12 @@ static void find_name(const char *folder, char out[200]) {
   assert_int_equal(pclose(names), 0);
 }
 
-#define TEXT(about, fetch, ahead, long_fetch, long_ahead, pack_tokens, short_tokens)               \
+#define TEXT(about, fetch, ahead, long_fetch, long_ahead, pack_tokens, short_tokens, short_ahead)  \
   "{\"about\": \"" about "\", \"one_in_turn\": 0, \"one_fetch\": " fetch ", \"one_ahead\": " ahead \
   ", \"long_in_turn\": 0, \"long_fetch\": " long_fetch ", \"long_ahead\": " long_ahead             \
   ", \"long_k\": 0, \"few_ahead\": 0, \"pack_tokens\": " pack_tokens                               \
   ", \"split\": 0, \"many_fetch\": 0, \"some_rows\": 0, \"many_rows\": 0, "                        \
-  "\"short_tokens\": " short_tokens "}"
+  "\"short_tokens\": " short_tokens ", \"short_ahead\": " short_ahead "}"
 
 static void what_is_not_whole_is_absent(void **state) {
   (void)state;
@@ -113,13 +115,14 @@ static void what_is_not_whole_is_absent(void **state) {
       "{\"about\": 7}",
       "{\"about\": \"a processor, 2 threads\"}",
       // Of another processor under this one's name; then numbers beyond what kernels take.
-      TEXT("x", "0", "0", "0", "0", "4", "0"),
-      TEXT("a processor, 2 threads", "3", "0", "0", "0", "4", "0"),
-      TEXT("a processor, 2 threads", "0", "1048577", "0", "0", "4", "0"),
-      TEXT("a processor, 2 threads", "0", "0", "3", "0", "4", "0"),
-      TEXT("a processor, 2 threads", "0", "0", "0", "1048577", "4", "0"),
-      TEXT("a processor, 2 threads", "0", "0", "0", "0", "1", "0"),
-      TEXT("a processor, 2 threads", "0", "0", "0", "0", "4", "9"),
+      TEXT("x", "0", "0", "0", "0", "4", "0", "0"),
+      TEXT("a processor, 2 threads", "3", "0", "0", "0", "4", "0", "0"),
+      TEXT("a processor, 2 threads", "0", "1048577", "0", "0", "4", "0", "0"),
+      TEXT("a processor, 2 threads", "0", "0", "3", "0", "4", "0", "0"),
+      TEXT("a processor, 2 threads", "0", "0", "0", "1048577", "4", "0", "0"),
+      TEXT("a processor, 2 threads", "0", "0", "0", "0", "1", "0", "0"),
+      TEXT("a processor, 2 threads", "0", "0", "0", "0", "4", "9", "0"),
+      TEXT("a processor, 2 threads", "0", "0", "0", "0", "4", "8", "1048577"),
   };
   temp_folder folder;
   char name[200];
@@ -133,7 +136,7 @@ static void what_is_not_whole_is_absent(void **state) {
     assert_true(same(&way, &some_way));
   }
   temp_folder_write_text(&folder, name,
-                         TEXT("a processor, 2 threads", "0", "0", "0", "0", "4", "0"));
+                         TEXT("a processor, 2 threads", "0", "0", "0", "0", "4", "0", "0"));
   assert_true(mgl_way_cache_read(folder.path, about, &way));
   MUST(mgl_way_cache_write(folder.path, about, &some_way, &err));
   assert_true(mgl_way_cache_read(folder.path, about, &way));

@@ -192,6 +192,7 @@ static void check_range(size_t l, const packed *p, const inputs *in, uint32_t to
   mgl_linear_way way = level(l)->usual;
   way.many_fetch = what % 2 == 0;
   way.one.fetch = (mgl_fetch)(what % MGL_FETCH_COUNT);
+  way.short_ahead = what % 4 < 2 ? 0 : 6144;
   level(l)->linear(&args, r.begin, r.end);
   args = args_of(p, in->x, tokens, bias, residual, &shorts, r.first);
   args.w_short = p->shorts.data;

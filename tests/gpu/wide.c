@@ -21,6 +21,7 @@ enum {
   SEQUENCES = 100,  // of a few tokens
   FEW = 5,
   MIDDLE = 75,  // sequences, of two tokens
+  ALONE = 11,   // sequences of these, by themselves
   PAGES = 24,   // of each sequence
   MOST_ROWS = SEQUENCES,
   SPEED_TOKENS = 2048,
@@ -284,6 +285,24 @@ static void check_many(wide_sides *s, uint32_t sequences, uint32_t position, uin
   check_rows(s, rows, sequences * count, what);
 }
 
+// Of sequences of one tile some by themselves have the bits that they have among all.
+static void check_alone(wide_sides *s, uint32_t sequences, uint32_t some, uint32_t position) {
+  mgl_error err = {0};
+  float *alone = gpu_must_alloc((size_t)sequences * s->model.config.vocab_size, sizeof *alone);
+  float *const logits[] = {s->wide, alone};
+  for (uint32_t run = 0; run < 2; run++) {
+    mgl_plan_clear(s->plan);
+    for (uint32_t i = 0; i < (run == 0 ? sequences : some); i++) {
+      add(s, i, i * 10, position, 1, MGL_LOGITS_LAST);
+    }
+    gpu_must(mgl_cuda_wide_run_plan(s->program, s->plan, NULL, logits[run], &err), &err);
+  }
+  gpu_check(s->bench,
+            memcmp(alone, s->wide, (size_t)some * s->model.config.vocab_size * sizeof *alone) == 0,
+            "%s: %u sequences have the same bits as among %u", s->model.name, some, sequences);
+  mgl_free(alone);
+}
+
 // --- jobs ----------------------------------------------------------------------------------------
 
 enum { REQUESTS = 90, NEW_TOKENS = 12, JUDGED = 9, JOB_STEP = 37 };
@@ -406,6 +425,7 @@ static void check_model(gpu_bench *bench, const char *name) {
   check_many(&s, SEQUENCES, FEW + 1, 2, "two tokens of each of many sequences");
   check_many(&s, MIDDLE, FEW + 3, 2, "150 tokens, of which tiles may have 192");
   check_many(&s, GPU_ENOUGH_ROWS, FEW + 5, 1, "64 sequences decode");
+  check_alone(&s, GPU_ENOUGH_ROWS, ALONE, FEW + 5);
   check_jobs(&s);
   close_sides(&s);
   open_sides(&s, bench, name, 2, TOKENS / GPU_PAGE_TOKENS, true);

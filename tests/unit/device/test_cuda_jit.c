@@ -114,7 +114,7 @@ static bool kept_path(const mgl_nvrtc *nvrtc, const char *source, const char *ar
   MUST(mgl_cuda_source_hash(source, architecture, of, &hash, &err));
   mgl_hash_text(hash, text);
   (void)mkdir(folder, 0777);
-  return snprintf(out, PATH_MAX, "%s/%s-%d.%d.log", folder, text, major, minor) < PATH_MAX;
+  return snprintf(out, PATH_MAX, "%s/%s-%d.%d.said", folder, text, major, minor) < PATH_MAX;
 }
 
 static bool read_kept(const char *path, mgl_text *log) {
@@ -143,6 +143,32 @@ static void keep(const char *path, const mgl_text *log) {
   }
 }
 
+// stderr while a compiler runs, which says some of it there alone since it has threads.
+typedef struct diverted {
+  int before;
+  FILE *file;
+} diverted;
+
+static diverted divert_errors(void) {
+  const diverted d = {.before = dup(STDERR_FILENO), .file = tmpfile()};
+  assert_true(d.before >= 0 && d.file != NULL);
+  (void)fflush(stderr);
+  assert_true(dup2(fileno(d.file), STDERR_FILENO) >= 0);
+  return d;
+}
+
+static void end_diverted(const diverted *d, mgl_text *log) {
+  char buffer[4096];
+  (void)fflush(stderr);
+  assert_true(dup2(d->before, STDERR_FILENO) >= 0);
+  (void)close(d->before);
+  rewind(d->file);
+  for (size_t bytes; (bytes = fread(buffer, 1, sizeof buffer, d->file)) > 0;) {
+    mgl_text_append(log, buffer, bytes);
+  }
+  (void)fclose(d->file);
+}
+
 // Compiles a source for one architecture; the log is freed by the caller.
 static void compile_for(const mgl_nvrtc *nvrtc, const char *source, const char *architecture,
                         const mgl_cuda_shape *of, mgl_text *log) {
@@ -155,7 +181,11 @@ static void compile_for(const mgl_nvrtc *nvrtc, const char *source, const char *
   if (is_kept && read_kept(path, log)) {
     return;
   }
-  if (mgl_cuda_compile(nvrtc, source, architecture, of, &cubin, &bytes, log, &err) != MGL_OK) {
+  const diverted errors = divert_errors();
+  const mgl_status status =
+      mgl_cuda_compile(nvrtc, source, architecture, of, &cubin, &bytes, log, &err);
+  end_diverted(&errors, log);
+  if (status != MGL_OK) {
     fail_msg("%s", log->data != NULL ? log->data : err.text);
   }
   assert_true(bytes > 0);

@@ -200,16 +200,8 @@ MGL_DEVICE bool mgl_wide_produce_linear(mgl_wide_worker *w, const mgl_wide_slot 
   }
 }
 
-// Done once in a launch. Beside codes, or several ranks, and tiles of 256 tokens the compiler has
-// too few registers for it within the producer.
-#if (MGL_PACKINGS > 1 || MGL_RANKS > 1) && !defined(MGL_WIDE_TILE)
-#define MGL_WIDE_ONCE static __device__ __noinline__
-#else
-#define MGL_WIDE_ONCE MGL_DEVICE
-#endif
-
-// One warp: finds the tiles of tokens with rows whose logits are wanted.
-MGL_WIDE_ONCE void mgl_wide_find_wanted(const mgl_wide_worker *w) {
+// One warp, once in a launch: finds the tiles of tokens with rows whose logits are wanted.
+MGL_DEVICE void mgl_wide_find_wanted(const mgl_wide_worker *w) {
   const mgl_wide_plan *plan = w->run->plan;
   static_assert(MGL_MAX_ITERATION_TOKENS <= 32 * MGL_WIDE_TILE_TOKENS, "a bit each");
   uint32_t mask = 0;
@@ -285,7 +277,8 @@ MGL_DEVICE const mgl_wide_slot *mgl_wide_fill_slot(mgl_wide_worker *w, uint32_t 
     ((uint4 *)&slot->step)[w->lane - in_known] = known->piece;
   }
   __syncwarp();
-  if (MGL_RANKS == 1 && w->block->wanted_count == 0 && (slot->op.flags & MGL_WIDE_WANTED) != 0) {
+  if (!MGL_WIDE_WANTED_FIRST && w->block->wanted_count == 0 &&
+      (slot->op.flags & MGL_WIDE_WANTED) != 0) {
     mgl_wide_find_wanted(w);
   }
   if (w->lane == 0) {

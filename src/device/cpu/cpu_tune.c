@@ -7,15 +7,16 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/form.h"
 #include "base/text.h"
 #include "device/cpu/cpu_shorts.h"
 #include "device/cpu/way_cache.h"
 #include "graph/act_dtype.h"
 
 enum {
-  WAYS_VERSION = 9,  // of ways and of the kernels that walk them; another one measures anew
-  MOST_SHAPES = 2,   // widths of rows that are measured, those with most bytes
-  MOST_WAYS = 12,    // that are compared at a time
+  WAYS_VERSION = 10,  // of ways and of the kernels that walk them; another one measures anew
+  MOST_SHAPES = 2,    // widths of rows that are measured, those with most bytes
+  MOST_WAYS = 12,     // that are compared at a time
   ROUNDS = 6,
   MOST_ROUNDS = 15,   // of one token, whose ways differ least
   LEAST_ROUNDS = 3,   // else there is no result
@@ -33,24 +34,31 @@ enum {
 
 // --- what is measured ----------------------------------------------------------------------------
 
-// All matrices of linears whose rows have this width.
+// All matrices of linears whose rows have this width and form.
 typedef struct shape {
   uint32_t k;
-  mgl_dtype dtype;
+  mgl_form form;
+  size_t row_bytes;
   uint64_t bytes;
   uint32_t most_features;  // of a matrix
   size_t op;               // of the matrix that the next piece is taken from
   uint32_t row;            // of it
 } shape;
 
+// Shapes by bytes, the largest first; one more while they are collected.
+typedef struct shapes {
+  shape all[MOST_SHAPES + 1];
+  uint32_t count;
+  uint64_t bytes;  // of all matrices
+} shapes;
+
 typedef struct tuner {
   mgl_cpu_weights *weights;
   const mgl_tune_options *options;
   const mgl_cpu_kernels *kernels;
   mgl_dtype act;
-  shape shapes[MOST_SHAPES + 1];  // by bytes, the largest first; one more while they are collected
-  uint32_t shape_count;
-  uint64_t total_bytes;
+  shapes plain, codes;  // of integer codes
+  shapes *measured;     // one of them
   uint64_t deadline_ns;
   size_t stream_bytes;    // of a pass of few tokens
   bool measures_shorts;   // else plain rows are read, whatever a way says
@@ -64,39 +72,53 @@ static const mgl_tensor *matrix_of(const mgl_graph *graph, size_t op_idx) {
   bool is_matrix = w != NULL && w->placement == MGL_PLACE_WEIGHT && w->rank == 2 &&
                    w->dims[0].number >= LEAST_ROWS;
   return is_matrix && (w->dtype == MGL_DTYPE_BF16 || w->dtype == MGL_DTYPE_F16 ||
-                       w->dtype == MGL_DTYPE_F32)
+                       w->dtype == MGL_DTYPE_F32 || mgl_code_is_integer(w->dtype))
              ? w
              : NULL;
+}
+
+static mgl_form form_of(const mgl_tensor *w) {
+  return (mgl_form){.dtype = w->dtype, .group = w->group, .offsets = w->offsets};
+}
+
+static bool same_form(mgl_form a, mgl_form b) {
+  return a.dtype == b.dtype && a.group == b.group && a.offsets == b.offsets;
+}
+
+static void collect_matrix(const mgl_tensor *w, shapes *out) {
+  const mgl_form form = form_of(w);
+  const size_t row_bytes = mgl_row_layout_of(form, w->dims[1].number).bytes;
+  const uint64_t bytes = (uint64_t)w->dims[0].number * row_bytes;
+  uint32_t at = 0;
+  while (at < out->count &&
+         (out->all[at].k != w->dims[1].number || !same_form(out->all[at].form, form))) {
+    at++;
+  }
+  if (at == out->count) {
+    out->count += at < MOST_SHAPES ? 1 : 0;
+    out->all[at] = (shape){.k = w->dims[1].number, .form = form, .row_bytes = row_bytes};
+  }
+  out->all[at].bytes += bytes;
+  out->bytes += bytes;
+  if (w->dims[0].number > out->all[at].most_features) {
+    out->all[at].most_features = w->dims[0].number;
+  }
+  for (; at > 0 && out->all[at].bytes > out->all[at - 1].bytes; at--) {
+    shape more = out->all[at];
+    out->all[at] = out->all[at - 1];
+    out->all[at - 1] = more;
+  }
 }
 
 static void collect_shapes(tuner *t) {
   const mgl_graph *graph = t->weights->graph;
   for (size_t i = 0; i < graph->op_count; i++) {
     const mgl_tensor *w = matrix_of(graph, i);
-    if (w == NULL) {
-      continue;
-    }
-    uint64_t bytes = (uint64_t)w->dims[0].number * w->dims[1].number * mgl_dtype_bytes(w->dtype);
-    uint32_t at = 0;
-    while (at < t->shape_count &&
-           (t->shapes[at].k != w->dims[1].number || t->shapes[at].dtype != w->dtype)) {
-      at++;
-    }
-    if (at == t->shape_count) {
-      t->shape_count += at < MOST_SHAPES ? 1 : 0;
-      t->shapes[at] = (shape){.k = w->dims[1].number, .dtype = w->dtype};
-    }
-    t->shapes[at].bytes += bytes;
-    t->total_bytes += bytes;
-    if (w->dims[0].number > t->shapes[at].most_features) {
-      t->shapes[at].most_features = w->dims[0].number;
-    }
-    for (; at > 0 && t->shapes[at].bytes > t->shapes[at - 1].bytes; at--) {
-      shape more = t->shapes[at];
-      t->shapes[at] = t->shapes[at - 1];
-      t->shapes[at - 1] = more;
+    if (w != NULL) {
+      collect_matrix(w, mgl_code_is_integer(w->dtype) ? &t->codes : &t->plain);
     }
   }
+  t->measured = &t->plain;
 }
 
 // Rows of a matrix from `row` on.
@@ -112,13 +134,12 @@ static piece next_piece(const tuner *t, shape *s, uint32_t rows) {
   const mgl_graph *graph = t->weights->graph;
   for (;;) {
     const mgl_tensor *w = matrix_of(graph, s->op);
-    if (w != NULL && w->dims[1].number == s->k && w->dtype == s->dtype &&
+    if (w != NULL && w->dims[1].number == s->k && same_form(form_of(w), s->form) &&
         s->row + rows <= w->dims[0].number) {
       const uint32_t tensor = graph->ops[s->op].inputs[1];
       const unsigned char *data = t->weights->data[tensor];
-      size_t row_bytes = (size_t)s->k * mgl_dtype_bytes(s->dtype);
       s->row += rows;
-      return (piece){.w = data + (s->row - rows) * row_bytes,
+      return (piece){.w = data + (s->row - rows) * s->row_bytes,
                      .shorts = t->weights->shorts == NULL ? NULL : t->weights->shorts[tensor],
                      .row = s->row - rows};
     }
@@ -157,7 +178,9 @@ static void run_share(void *context, uint32_t index) {
       .w = p->pieces[index].w,
       .w_short = reads_shorts ? p->pieces[index].shorts : NULL,
       .short_first = p->pieces[index].row,
-      .w_dtype = p->s->dtype,
+      .w_dtype = p->s->form.dtype,
+      .w_group = p->s->form.group,
+      .w_offsets = p->s->form.offsets,
       .token_count = p->tokens,
       .k = p->s->k,
       .out = (float *)(void *)(x + t->x_bytes + t->packed_bytes),
@@ -165,10 +188,11 @@ static void run_share(void *context, uint32_t index) {
       .packed = mgl_linear_packs(p->way, p->tokens, p->rows),
       .way = p->way,
   };
-  args.packed = args.packed || (args.w_short != NULL && p->tokens > 1);
-  args.split = args.packed && p->way->split && t->act == MGL_DTYPE_BF16;
+  const bool whole = mgl_code_is_integer(p->s->form.dtype);
+  args.packed = args.packed || whole || (args.w_short != NULL && p->tokens > 1);
+  args.split = args.packed && !whole && p->way->split && t->act == MGL_DTYPE_BF16;
   if (t->options->mapped) {
-    (void)touch_pages(args.w, (size_t)p->rows * p->s->k * mgl_dtype_bytes(p->s->dtype));
+    (void)touch_pages(args.w, (size_t)p->rows * p->s->row_bytes);
   }
   mgl_team_barrier(t->options->team);
   uint64_t begin_ns = mgl_clock_ns();
@@ -176,6 +200,7 @@ static void run_share(void *context, uint32_t index) {
     mgl_pack_args pack = {.x = x,
                           .dtype = t->act,
                           .split = args.split,
+                          .whole = whole,
                           .token_count = p->tokens,
                           .k = p->s->k,
                           .out = x + t->x_bytes};
@@ -195,8 +220,7 @@ static int compare_ns(const void *a, const void *b) {
 // who use the machine says nothing of the way.
 static double run_pass(const tuner *t, shape *s, const mgl_linear_way *way, uint32_t tokens,
                        pass *p) {
-  size_t row_bytes = (size_t)s->k * mgl_dtype_bytes(s->dtype);
-  size_t rows = (tokens < MOST_TOKENS ? t->stream_bytes : PRODUCT_BYTES) / row_bytes / 16 * 16;
+  size_t rows = (tokens < MOST_TOKENS ? t->stream_bytes : PRODUCT_BYTES) / s->row_bytes / 16 * 16;
   rows = rows < LEAST_ROWS ? LEAST_ROWS : rows;
   uint32_t workers = mgl_team_size(t->options->team);
   p->t = t;
@@ -210,7 +234,7 @@ static double run_pass(const tuner *t, shape *s, const mgl_linear_way *way, uint
   mgl_team_run(t->options->team, run_share, p);
   qsort(p->ns, workers, sizeof *p->ns, compare_ns);
   const uint32_t median = (workers - 1) / 2;
-  return (double)p->ns[median] / (double)(row_bytes * p->rows);
+  return (double)p->ns[median] / (double)(s->row_bytes * p->rows);
 }
 
 static int compare(const void *a, const void *b) {
@@ -256,12 +280,12 @@ static bool measure(tuner *t, pass *p, const mgl_linear_way *ways, size_t count,
                     double *costs) {
   double of_shape[MOST_WAYS];
   memset(costs, 0, count * sizeof *costs);
-  for (uint32_t s = 0; s < t->shape_count; s++) {
-    if (!measure_shape(t, p, &t->shapes[s], ways, count, tokens, of_shape)) {
+  for (uint32_t s = 0; s < t->measured->count; s++) {
+    if (!measure_shape(t, p, &t->measured->all[s], ways, count, tokens, of_shape)) {
       return false;
     }
     for (size_t i = 0; i < count; i++) {
-      costs[i] += of_shape[i] * (double)t->shapes[s].bytes;
+      costs[i] += of_shape[i] * (double)t->measured->all[s].bytes;
     }
   }
   return true;
@@ -326,17 +350,18 @@ static bool choose_one_token(tuner *t, pass *p, mgl_linear_way *way) {
     ways[count] = ways[0];
     ways[count].one = tried[i];
   }
-  for (uint32_t s = 0; s < t->shape_count; s++) {
-    ways[0].one = *mgl_linear_single(way, t->shapes[s].k);
-    if (!choose_single(t, p, &t->shapes[s], ways, count, &best[s])) {
+  shape *all = t->plain.all;
+  for (uint32_t s = 0; s < t->plain.count; s++) {
+    ways[0].one = *mgl_linear_single(way, all[s].k);
+    if (!choose_single(t, p, &all[s], ways, count, &best[s])) {
       return false;
     }
   }
-  uint32_t wide = t->shape_count > 1 && t->shapes[1].k > t->shapes[0].k ? 1 : 0;
-  uint32_t narrow = t->shape_count > 1 && t->shapes[1].k < t->shapes[0].k ? 1 : 0;
+  uint32_t wide = t->plain.count > 1 && all[1].k > all[0].k ? 1 : 0;
+  uint32_t narrow = t->plain.count > 1 && all[1].k < all[0].k ? 1 : 0;
   way->one = best[narrow];
   way->one_long = best[wide];
-  way->long_k = wide == narrow ? 0 : t->shapes[wide].k;
+  way->long_k = wide == narrow ? 0 : all[wide].k;
   return true;
 }
 
@@ -444,20 +469,47 @@ static bool choose_pack_tokens(tuner *t, pass *p, mgl_linear_way *way) {
   return true;
 }
 
-static bool measure_all(tuner *t, mgl_linear_way *way) {
-  uint32_t workers = mgl_team_size(t->options->team);
+// Where one token's integer codes are fetched that come behind the rows at hand: a vector's rows,
+// which the nearest cache may have room for or not.
+static bool choose_codes(tuner *t, pass *p, mgl_linear_way *way) {
+  mgl_linear_way ways[] = {*way, *way};
+  ways[0].codes_fetch = MGL_FETCH_L2;
+  ways[1].codes_fetch = MGL_FETCH_L1;
+  t->measured = &t->codes;
+  const bool done = choose(t, p, ways, 2, 1, way);
+  t->measured = &t->plain;
+  return done;
+}
+
+// Bytes of a worker's part of the memory; what the shapes need.
+static void size_memory(tuner *t) {
   uint32_t widest = 0;
   size_t most_out = LEAST_ROWS * MOST_TOKENS;
-  for (uint32_t i = 0; i < t->shape_count; i++) {
-    size_t row_bytes = (size_t)t->shapes[i].k * mgl_dtype_bytes(t->shapes[i].dtype);
-    size_t out = STREAM_BYTES / row_bytes * MOST_TOKENS;  // long streams are of one token
-    most_out = out > most_out ? out : most_out;
-    widest = t->shapes[i].k > widest ? t->shapes[i].k : widest;
+  const shapes *const both[] = {&t->plain, &t->codes};
+  for (size_t i = 0; i < 2; i++) {
+    for (uint32_t s = 0; s < both[i]->count; s++) {
+      const shape *of = &both[i]->all[s];
+      size_t out = STREAM_BYTES / of->row_bytes * MOST_TOKENS;  // long streams are of few tokens
+      most_out = out > most_out ? out : most_out;
+      widest = of->k > widest ? of->k : widest;
+    }
   }
+  size_t packed = mgl_packed_bytes(MOST_TOKENS, widest, t->act), whole = mgl_whole_bytes(1, widest);
+  packed = whole > packed ? whole : packed;
   t->x_bytes = ((size_t)MOST_TOKENS * widest * sizeof(float) + 4095) / 4096 * 4096;
-  t->packed_bytes = (mgl_packed_bytes(MOST_TOKENS, widest, t->act) + 4095) / 4096 * 4096;
-  size_t out_bytes = (most_out * sizeof(float) + 4095) / 4096 * 4096;
-  t->worker_bytes = t->x_bytes + t->packed_bytes + out_bytes;
+  t->packed_bytes = (packed + 4095) / 4096 * 4096;
+  t->worker_bytes = t->x_bytes + t->packed_bytes + (most_out * sizeof(float) + 4095) / 4096 * 4096;
+}
+
+static bool measure_plain(tuner *t, pass *p, mgl_linear_way *way) {
+  return choose_one_token(t, p, way) && choose_packed(t, p, MOST_TOKENS, way) &&
+         choose_packed(t, p, SOME_TOKENS, way) && choose_few(t, p, way) &&
+         choose_pack_tokens(t, p, way) && choose_short_tokens(t, p, way);
+}
+
+static bool measure_all(tuner *t, mgl_linear_way *way) {
+  uint32_t workers = mgl_team_size(t->options->team);
+  size_memory(t);
   pass p = {.pieces = mgl_alloc_zeroed(workers, sizeof *p.pieces),
             .ns = mgl_alloc_zeroed(workers, sizeof *p.ns)};
   void *memory = NULL;
@@ -467,9 +519,8 @@ static bool measure_all(tuner *t, mgl_linear_way *way) {
                             &ignored) == MGL_OK;
   t->memory = memory;
   t->stream_bytes = STREAM_BYTES;
-  done = done && choose_one_token(t, &p, way) && choose_packed(t, &p, MOST_TOKENS, way) &&
-         choose_packed(t, &p, SOME_TOKENS, way) && choose_few(t, &p, way) &&
-         choose_pack_tokens(t, &p, way) && choose_short_tokens(t, &p, way);
+  done = done && (t->plain.bytes < MGL_TUNE_LEAST_BYTES || measure_plain(t, &p, way)) &&
+         (t->codes.bytes < MGL_TUNE_LEAST_BYTES || choose_codes(t, &p, way));
   mgl_pages_unmap(memory, t->worker_bytes * workers);
   mgl_free(p.pieces);
   mgl_free(p.ns);
@@ -504,9 +555,13 @@ static void describe(const tuner *t, const char *processor, mgl_text *out) {
                   processor, mgl_simd_name(o->simd), mgl_team_size(o->team),
                   mgl_topology_numa_nodes(o->topology), o->mapped ? "a file" : "memory",
                   o->shorts ? ", short rows" : "");
-  for (uint32_t i = 0; i < t->shape_count; i++) {
-    mgl_text_format(out, ", %" PRIu64 " MB of %s rows of %" PRIu32, t->shapes[i].bytes / 1000000,
-                    mgl_dtype_name(t->shapes[i].dtype), t->shapes[i].k);
+  const shapes *const both[] = {&t->plain, &t->codes};
+  for (size_t i = 0; i < 2; i++) {
+    for (uint32_t s = 0; s < both[i]->count; s++) {
+      const shape *of = &both[i]->all[s];
+      mgl_text_format(out, ", %" PRIu64 " MB of %s rows of %" PRIu32, of->bytes / 1000000,
+                      mgl_dtype_name(of->form.dtype), of->k);
+    }
   }
   mgl_text_format(out, "; ways %d, compiler " __VERSION__, WAYS_VERSION);
 }
@@ -521,7 +576,8 @@ mgl_tuned mgl_cpu_tune(mgl_cpu_weights *weights, const mgl_tune_options *options
              .kernels = mgl_cpu_kernels_for(options->simd),
              .act = mgl_graph_act_dtype(weights->graph)};
   collect_shapes(&t);
-  if (t.total_bytes < MGL_TUNE_LEAST_BYTES || options->simd == MGL_SIMD_SCALAR) {
+  if ((t.plain.bytes < MGL_TUNE_LEAST_BYTES && t.codes.bytes < MGL_TUNE_LEAST_BYTES) ||
+      options->simd == MGL_SIMD_SCALAR) {
     return MGL_TUNED_KNOWN;
   }
   mgl_text about = {0};

@@ -66,6 +66,9 @@ static mgl_status read_way(mgl_json_object o, mgl_linear_way *out, mgl_error *er
   MGL_TRY(read_number(o, "many_rows", UINT32_MAX, &out->many_rows, err));
   MGL_TRY(read_number(o, "short_tokens", MGL_LINEAR_MOST_SHORT, &out->short_tokens, err));
   MGL_TRY(read_number(o, "short_ahead", MGL_LINEAR_MOST_AHEAD, &out->short_ahead, err));
+  uint32_t codes = 0;
+  MGL_TRY(read_number(o, "codes_fetch", MGL_FETCH_COUNT - 1, &codes, err));
+  out->codes_fetch = (mgl_fetch)codes;
   return out->pack_tokens >= MGL_LINEAR_LEAST_PACKED
              ? MGL_OK
              : mgl_error_set(err, MGL_ERR_FORMAT, "pack_tokens: too few");
@@ -135,14 +138,14 @@ mgl_status mgl_way_cache_write(const char *folder, const char *about, const mgl_
   path_of(folder, about, path);
   const mgl_single_way *one = &way->one, *longs = &way->one_long;
   json_t *value = json_pack(
-      "{s:s, s:i, s:i, s:I, s:i, s:i, s:I, s:I, s:I, s:I, s:i, s:i, s:I, s:I, s:I, s:I}", "about",
-      about, "one_in_turn", one->in_turn, "one_fetch", (int)one->fetch, "one_ahead",
+      "{s:s, s:i, s:i, s:I, s:i, s:i, s:I, s:I, s:I, s:I, s:i, s:i, s:I, s:I, s:I, s:I, s:i}",
+      "about", about, "one_in_turn", one->in_turn, "one_fetch", (int)one->fetch, "one_ahead",
       (json_int_t)one->ahead, "long_in_turn", longs->in_turn, "long_fetch", (int)longs->fetch,
       "long_ahead", (json_int_t)longs->ahead, "long_k", (json_int_t)way->long_k, "few_ahead",
       (json_int_t)way->few_ahead, "pack_tokens", (json_int_t)way->pack_tokens, "split", way->split,
       "many_fetch", way->many_fetch, "some_rows", (json_int_t)way->some_rows, "many_rows",
       (json_int_t)way->many_rows, "short_tokens", (json_int_t)way->short_tokens, "short_ahead",
-      (json_int_t)way->short_ahead);
+      (json_int_t)way->short_ahead, "codes_fetch", (int)way->codes_fetch);
   char *text = value == NULL ? NULL : json_dumps(value, JSON_INDENT(1));
   json_decref(value);
   mgl_status status =
@@ -201,4 +204,5 @@ void mgl_way_append(const mgl_linear_way *way, mgl_text *out) {
   append_rows(way->some_rows, out);
   mgl_text_format(out, ", above %d ", MGL_LINEAR_SOME);
   append_rows(way->many_rows, out);
+  mgl_text_format(out, "; codes into L%d", (int)way->codes_fetch);
 }

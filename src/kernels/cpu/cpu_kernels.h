@@ -74,6 +74,8 @@ typedef struct mgl_linear_way {
   // Up to so many tokens read short rows, where there are some; at most MGL_LINEAR_MOST_SHORT. How
   // many bytes ahead of a row one token fetches into L1, at most MGL_LINEAR_MOST_AHEAD; 0: nothing.
   uint32_t short_tokens, short_ahead;
+  // Where one token's integer codes are fetched that come behind the rows at hand.
+  mgl_fetch codes_fetch;
 } mgl_linear_way;
 
 static inline const mgl_single_way *mgl_linear_single(const mgl_linear_way *way, uint32_t k) {

@@ -383,6 +383,6 @@ static bool splits(void) {
 #define USUAL_WAY                                                                        \
   {                                                                                      \
     .one = {.fetch = MGL_FETCH_L1, .ahead = 8 << 10}, .few_ahead = 2, .pack_tokens = 20, \
-    .split = !VEC_DOT_IS_ONE, .many_fetch = true,                                        \
+    .split = !VEC_DOT_IS_ONE, .many_fetch = true, .codes_fetch = MGL_FETCH_L2,           \
   }
 static const mgl_linear_way usual_way = USUAL_WAY;

@@ -382,6 +382,6 @@ static void linear_tiles(const mgl_linear_args *args, size_t begin, size_t end) 
 #define USUAL_WAY_OF_TILES                                                                     \
   {                                                                                            \
     .one = {.fetch = MGL_FETCH_L2, .ahead = 32 << 10}, .pack_tokens = MGL_LINEAR_LEAST_PACKED, \
-    .many_fetch = true,                                                                        \
+    .many_fetch = true, .codes_fetch = MGL_FETCH_L2,                                           \
   }
 static const mgl_linear_way usual_way_of_tiles = USUAL_WAY_OF_TILES;

@@ -174,21 +174,26 @@ INLINE void turn_codes(const whole_rows *rows, size_t at, ints turned[vec_lanes]
   ints_turn_fours(turned);
 }
 
-// Fetches into L2, a part at each block of K, the rows that come behind those at hand: rows side by
-// side are streams that memory serves at half its pace.
+// Fetches, a part at each block of K, the rows that come behind those at hand: rows side by side
+// are streams that memory serves at half its pace.
 typedef struct row_fetch {
   const char *next;
   size_t lines;  // a block
+  mgl_fetch into;
 } row_fetch;
 
 INLINE row_fetch fetch_rows_behind(const char *rows, size_t count, const mgl_row_layout *layout,
-                                   size_t k) {
+                                   size_t k, mgl_fetch into) {
   const size_t blocks = (k + MGL_CODE_BLOCK - 1) / MGL_CODE_BLOCK, bytes = count * layout->bytes;
-  return (row_fetch){.next = rows + bytes, .lines = (bytes / 64 + blocks - 1) / blocks};
+  return (row_fetch){
+      .next = rows + bytes, .lines = (bytes / 64 + blocks - 1) / blocks, .into = into};
 }
 
 INLINE void fetch_some(row_fetch *f) {
-  for (size_t i = 0; i < f->lines; i++, f->next += 64) {
+  for (size_t i = 0; i < f->lines && f->into == MGL_FETCH_L1; i++, f->next += 64) {
+    FETCH_L1(f->next);
+  }
+  for (size_t i = 0; i < f->lines && f->into == MGL_FETCH_L2; i++, f->next += 64) {
     FETCH_L2(f->next);
   }
 }
@@ -378,7 +383,7 @@ INLINE void whole_single(const mgl_linear_args *args, size_t begin, size_t end, 
   }
   for (size_t n = begin; n < end; n += vec_lanes) {
     const whole_rows rows = find_whole_rows(args, &layout, n, end);
-    row_fetch f = fetch_rows_behind(rows.at[0], vec_lanes, &layout, k);
+    row_fetch f = fetch_rows_behind(rows.at[0], vec_lanes, &layout, k, args->way->codes_fetch);
     vec acc = vec_zero();
     for (size_t i = 0; i < k; i += MGL_CODE_BLOCK) {
       const size_t first = i / whole_chunk * whole_chunk;
@@ -513,8 +518,8 @@ INLINE void whole_several_rows(const mgl_linear_args *args, const mgl_row_layout
   for (size_t i = 0; i < count * whole_at_once; i++) {
     state[i] = vec_zero();
   }
-  row_fetch f =
-      fetch_rows_behind(rows[0].at[0], whole_at_once * vec_lanes, layout, whole_at_once * k);
+  row_fetch f = fetch_rows_behind(rows[0].at[0], whole_at_once * vec_lanes, layout,
+                                  whole_at_once * k, MGL_FETCH_L2);
   for (size_t i = 0; i < k; i += whole_chunk) {
     const size_t i_end = i + whole_chunk < k ? i + whole_chunk : k;
     for (size_t r = 0; r < whole_at_once; r++) {

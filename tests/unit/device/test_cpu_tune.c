@@ -35,7 +35,8 @@ static const mgl_linear_way some_way = {.one = {true, MGL_FETCH_L2, 12345},
                                         .some_rows = 16,
                                         .many_rows = 64,
                                         .short_tokens = 7,
-                                        .short_ahead = 777};
+                                        .short_ahead = 777,
+                                        .codes_fetch = MGL_FETCH_L1};
 
 static bool same_single(const mgl_single_way *a, const mgl_single_way *b) {
   return a->in_turn == b->in_turn && a->fetch == b->fetch && a->ahead == b->ahead;
@@ -47,7 +48,7 @@ static bool same(const mgl_linear_way *a, const mgl_linear_way *b) {
          a->pack_tokens == b->pack_tokens && a->split == b->split &&
          a->many_fetch == b->many_fetch && a->some_rows == b->some_rows &&
          a->many_rows == b->many_rows && a->short_tokens == b->short_tokens &&
-         a->short_ahead == b->short_ahead;
+         a->short_ahead == b->short_ahead && a->codes_fetch == b->codes_fetch;
 }
 
 // --- the cache -----------------------------------------------------------------------------------
@@ -104,7 +105,7 @@ static void find_name(const char *folder, char out[200]) {
   ", \"long_in_turn\": 0, \"long_fetch\": " long_fetch ", \"long_ahead\": " long_ahead             \
   ", \"long_k\": 0, \"few_ahead\": 0, \"pack_tokens\": " pack_tokens                               \
   ", \"split\": 0, \"many_fetch\": 0, \"some_rows\": 0, \"many_rows\": 0, "                        \
-  "\"short_tokens\": " short_tokens ", \"short_ahead\": " short_ahead "}"
+  "\"short_tokens\": " short_tokens ", \"short_ahead\": " short_ahead ", \"codes_fetch\": 2}"
 
 static void what_is_not_whole_is_absent(void **state) {
   (void)state;
@@ -150,6 +151,7 @@ typedef struct world {
   mgl_graph *graph;
   const void **data;
   void *matrix;
+  size_t bytes;  // of it
   mgl_topology *topology;
   mgl_team *team;
   mgl_cpu_weights weights;
@@ -157,19 +159,20 @@ typedef struct world {
   temp_folder folder;
 } world;
 
-// A program of one linear with `rows` rows of 1024, which are zeros.
-static void world_create(world *w, uint32_t rows) {
+// A program of one linear with `rows` rows of 1024 of that form, of `row_bytes` each, all zeros.
+static void world_create_of(world *w, const char *form, size_t row_bytes, uint32_t rows) {
   char text[500];
   *w = (world){0};
   (void)snprintf(text, sizeof text,
                  "program tune\ninput tokens i32[T]\n"
-                 "weight table bf16[16,1024]\nweight norm bf16[1024]\nweight head bf16[%u,1024]\n"
+                 "weight table bf16[16,1024]\nweight norm bf16[1024]\nweight head %s[%u,1024]\n"
                  "x0 = embed(tokens, table) : f32[T,1024]\n"
                  "x1 = rmsnorm(x0, norm) eps=1e-06 : bf16[T,1024]\n"
                  "logits = linear(x1, head) : f32[T,%u]\noutput logits\n",
-                 rows, rows);
+                 form, rows, rows);
   MUST(mgl_graph_parse(text, strlen(text), "test", &w->graph, &err));
-  MUST(mgl_pages_map((size_t)rows * 2048, "matrix", &w->matrix, &err));
+  w->bytes = rows * row_bytes;
+  MUST(mgl_pages_map(w->bytes, "matrix", &w->matrix, &err));
   w->data = calloc(w->graph->tensor_count, sizeof *w->data);
   assert_non_null(w->data);
   w->data[mgl_graph_find(w->graph, "head")] = w->matrix;
@@ -184,10 +187,14 @@ static void world_create(world *w, uint32_t rows) {
                                   .folder = w->folder.path};
 }
 
-static void world_destroy(world *w, uint32_t rows) {
+static void world_create(world *w, uint32_t rows) {
+  world_create_of(w, "bf16", 2048, rows);
+}
+
+static void world_destroy(world *w) {
   mgl_team_destroy(w->team);
   mgl_topology_destroy(w->topology);
-  mgl_pages_unmap(w->matrix, (size_t)rows * 2048);
+  mgl_pages_unmap(w->matrix, w->bytes);
   free(w->data);
   mgl_graph_destroy(w->graph);
   temp_folder_remove(&w->folder);
@@ -208,7 +215,7 @@ static void a_large_model_is_measured_once(void **state) {
   world_create(&w, ROWS);
   if (w.options.simd == MGL_SIMD_SCALAR) {
     print_message("skipped: scalar kernels have one way\n");
-    world_destroy(&w, ROWS);
+    world_destroy(&w);
     return;
   }
   mgl_tuned tuned = MGL_TUNED_PARTLY;
@@ -232,7 +239,29 @@ static void a_large_model_is_measured_once(void **state) {
     w.options.again = true;
     assert_int_not_equal(mgl_cpu_tune(&w.weights, &w.options, &again), MGL_TUNED_CACHED);
   }
-  world_destroy(&w, ROWS);
+  world_destroy(&w);
+}
+
+// Of integer codes only where they are fetched is measured; all else stays as it is known.
+static void integer_codes_are_measured(void **state) {
+  (void)state;
+  enum { ROWS = 64000 };
+  world w;
+  mgl_linear_way way = {0};
+  char processor[MGL_PROCESSOR_BYTES];
+  world_create_of(&w, "i8.128", 1024 + 8 * sizeof(float), ROWS);
+  mgl_processor_name(processor);
+  mgl_linear_way known = mgl_known_way(w.options.simd, processor);
+  const mgl_tuned tuned = mgl_cpu_tune(&w.weights, &w.options, &way);
+  if (w.options.simd == MGL_SIMD_SCALAR) {
+    assert_int_equal(tuned, MGL_TUNED_KNOWN);
+  } else {
+    assert_true(tuned == MGL_TUNED_MEASURED || tuned == MGL_TUNED_PARTLY);
+    assert_true(way.codes_fetch == MGL_FETCH_L1 || way.codes_fetch == MGL_FETCH_L2);
+  }
+  known.codes_fetch = way.codes_fetch;
+  assert_true(same(&way, &known));
+  world_destroy(&w);
 }
 
 static void a_small_model_is_not(void **state) {
@@ -246,7 +275,7 @@ static void a_small_model_is_not(void **state) {
   mgl_linear_way known = mgl_known_way(w.options.simd, processor);
   assert_int_equal(mgl_cpu_tune(&w.weights, &w.options, &way), MGL_TUNED_KNOWN);
   assert_true(same(&way, &known));
-  world_destroy(&w, ROWS);
+  world_destroy(&w);
 }
 
 // Without memory the known way is good, and nothing leaks.
@@ -264,7 +293,7 @@ static void no_memory_is_no_failure(void **state) {
     mgl_alloc_fail_nth(0);
     assert_int_equal(mgl_alloc_live(), live);
   }
-  world_destroy(&w, ROWS);
+  world_destroy(&w);
 }
 
 int main(void) {
@@ -272,6 +301,7 @@ int main(void) {
       cmocka_unit_test(what_was_written_is_found),
       cmocka_unit_test(what_is_not_whole_is_absent),
       cmocka_unit_test(a_large_model_is_measured_once),
+      cmocka_unit_test(integer_codes_are_measured),
       cmocka_unit_test(a_small_model_is_not),
       cmocka_unit_test(no_memory_is_no_failure),
   };

@@ -177,9 +177,9 @@ extern "C" __global__ void __launch_bounds__(MGL_TARGET_WGMMA ? (int)MGL_WIDE_TH
     }
   }
   __syncthreads();
-  if (MGL_WIDE_WANTED_FIRST && (MGL_RANKS == 1 || w.block->token_count > MGL_WIDE_TILE_TOKENS)) {
+  if (MGL_WIDE_WANTED_FIRST || (MGL_RANKS > 1 && w.block->token_count > MGL_WIDE_TILE_TOKENS)) {
     if (w.warp == 0) {
-      mgl_wide_find_wanted(&w);
+      mgl_wide_find_wanted_once(&w);
     }
     __syncthreads();
   }

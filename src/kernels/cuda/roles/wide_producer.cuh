@@ -222,6 +222,19 @@ MGL_DEVICE void mgl_wide_find_wanted(const mgl_wide_worker *w) {
   __syncwarp();
 }
 
+// The same out of line.
+static __device__ __noinline__ void mgl_wide_find_wanted_apart(const mgl_wide_worker *w) {
+  mgl_wide_find_wanted(w);
+}
+
+MGL_DEVICE void mgl_wide_find_wanted_once(const mgl_wide_worker *w) {
+  if constexpr (MGL_WIDE_WANTED_APART) {
+    mgl_wide_find_wanted_apart(w);
+  } else {
+    mgl_wide_find_wanted(w);
+  }
+}
+
 // Linears behind the last attention have steps for all tiles of tokens, but few of these are
 // wanted. The wanted ones come first in the line of tiles, so that all workers have the same number
 // of them, but for one; who has none has nothing to do: its begin is its end.
@@ -277,9 +290,9 @@ MGL_DEVICE const mgl_wide_slot *mgl_wide_fill_slot(mgl_wide_worker *w, uint32_t 
     ((uint4 *)&slot->step)[w->lane - in_known] = known->piece;
   }
   __syncwarp();
-  if (!MGL_WIDE_WANTED_FIRST && w->block->wanted_count == 0 &&
+  if (MGL_RANKS == 1 && !MGL_WIDE_WANTED_FIRST && w->block->wanted_count == 0 &&
       (slot->op.flags & MGL_WIDE_WANTED) != 0) {
-    mgl_wide_find_wanted(w);
+    mgl_wide_find_wanted_once(w);
   }
   if (w->lane == 0) {
     slot->step.task = at;  // its number in the list

@@ -41,9 +41,15 @@ enum {
   MGL_WIDE_AHEAD_PAGES = MGL_WIDE_FEW ? 1 : 0,  // of keys and values, for each warp
   // Kernels of the largest tiles have no experts (lower/stages.c), nor has the portable one.
   MGL_WIDE_EXPERTS = MGL_HAS_EXPERTS && MGL_WIDE_FEW && MGL_TARGET_WGMMA,
-  // Wanted tiles are found before warps have roles: of these kernels a producer has too few
-  // registers for it, and a call makes it spill in the loop that fills the ring (docs/log/317).
-  MGL_WIDE_WANTED_FIRST = MGL_RANKS > 1 || (MGL_HAS_CODES && !MGL_WIDE_FEW),
+  // Wanted tiles are found by the producer, or, of ranks, before. With codes or ranks a producer of
+  // the largest tiles has too few registers for it, and a call makes it spill in the loop that
+  // fills the ring: so of codes of bytes they are found before as well, and nothing is called. Of
+  // nibbles and of more ranks the kernel spills more without the call than with it (docs/log/317).
+  MGL_WIDE_NIBBLES = (MGL_PACKINGS >> MGL_PACKING_I4) != 0,
+  MGL_WIDE_WANTED_FIRST =
+      MGL_TARGET_WGMMA && !MGL_WIDE_FEW && MGL_RANKS == 1 && MGL_HAS_CODES && !MGL_WIDE_NIBBLES,
+  MGL_WIDE_WANTED_APART = !MGL_WIDE_FEW && !MGL_WIDE_WANTED_FIRST &&
+                          (MGL_RANKS > 1 ? MGL_RANKS > 2 || MGL_HAS_CODES : MGL_HAS_CODES),
   MGL_WIDE_BARRIER_CONSUMERS = 1,
   MGL_WIDE_BARRIER_GROUP = 2,  // and 3: of a warpgroup of consumers
 };
@@ -73,8 +79,8 @@ struct mgl_wide_block {
   mgl_word *counters;
   uint32_t token_count, logit_rows, takes_rows;
   // Of MGL_WIDE_WANTED: the tiles of tokens that have a row with logits, how many, and a bit for
-  // each. Unless MGL_WIDE_WANTED_FIRST, the first op that asks finds them; until then there are
-  // none.
+  // each. Of one rank, unless MGL_WIDE_WANTED_FIRST, the first op that asks finds them; until then
+  // there are none.
   uint32_t wanted_count, wanted_bits;
   uint8_t wanted[(MGL_MAX_ITERATION_TOKENS + MGL_WIDE_TILE_TOKENS - 1) / MGL_WIDE_TILE_TOKENS];
   int64_t peers[MGL_RANKS];

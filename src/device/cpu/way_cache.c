@@ -43,14 +43,19 @@ static mgl_status read_flag(mgl_json_object o, const char *key, bool *out, mgl_e
   return MGL_OK;
 }
 
+static mgl_status read_fetch(mgl_json_object o, const char *key, mgl_fetch *out, mgl_error *err) {
+  uint32_t number = 0;
+  MGL_TRY(read_number(o, key, MGL_FETCH_COUNT - 1, &number, err));
+  *out = (mgl_fetch)number;
+  return MGL_OK;
+}
+
 // Of keys that begin so.
 static mgl_status read_single(mgl_json_object o, const char *prefix, mgl_single_way *out,
                               mgl_error *err) {
   char key[KEY_BYTES];
-  uint32_t fetch = 0;
   MGL_TRY(read_flag(o, key_of(prefix, "in_turn", key), &out->in_turn, err));
-  MGL_TRY(read_number(o, key_of(prefix, "fetch", key), MGL_FETCH_COUNT - 1, &fetch, err));
-  out->fetch = (mgl_fetch)fetch;
+  MGL_TRY(read_fetch(o, key_of(prefix, "fetch", key), &out->fetch, err));
   return read_number(o, key_of(prefix, "ahead", key), MGL_LINEAR_MOST_AHEAD, &out->ahead, err);
 }
 
@@ -66,9 +71,7 @@ static mgl_status read_way(mgl_json_object o, mgl_linear_way *out, mgl_error *er
   MGL_TRY(read_number(o, "many_rows", UINT32_MAX, &out->many_rows, err));
   MGL_TRY(read_number(o, "short_tokens", MGL_LINEAR_MOST_SHORT, &out->short_tokens, err));
   MGL_TRY(read_number(o, "short_ahead", MGL_LINEAR_MOST_AHEAD, &out->short_ahead, err));
-  uint32_t codes = 0;
-  MGL_TRY(read_number(o, "codes_fetch", MGL_FETCH_COUNT - 1, &codes, err));
-  out->codes_fetch = (mgl_fetch)codes;
+  MGL_TRY(read_fetch(o, "codes_fetch", &out->codes_fetch, err));
   return out->pack_tokens >= MGL_LINEAR_LEAST_PACKED
              ? MGL_OK
              : mgl_error_set(err, MGL_ERR_FORMAT, "pack_tokens: too few");

@@ -190,11 +190,8 @@ INLINE row_fetch fetch_rows_behind(const char *rows, size_t count, const mgl_row
 }
 
 INLINE void fetch_some(row_fetch *f) {
-  for (size_t i = 0; i < f->lines && f->into == MGL_FETCH_L1; i++, f->next += 64) {
-    FETCH_L1(f->next);
-  }
-  for (size_t i = 0; i < f->lines && f->into == MGL_FETCH_L2; i++, f->next += 64) {
-    FETCH_L2(f->next);
+  for (size_t i = 0; i < f->lines; i++, f->next += 64) {
+    fetch(f->next, 0, f->into);
   }
 }
 

@@ -100,12 +100,14 @@ static void find_name(const char *folder, char out[200]) {
   assert_int_equal(pclose(names), 0);
 }
 
-#define TEXT(about, fetch, ahead, long_fetch, long_ahead, pack_tokens, short_tokens, short_ahead)  \
+#define TEXT(about, fetch, ahead, long_fetch, long_ahead, pack_tokens, short_tokens, short_ahead,  \
+             codes_fetch)                                                                          \
   "{\"about\": \"" about "\", \"one_in_turn\": 0, \"one_fetch\": " fetch ", \"one_ahead\": " ahead \
   ", \"long_in_turn\": 0, \"long_fetch\": " long_fetch ", \"long_ahead\": " long_ahead             \
   ", \"long_k\": 0, \"few_ahead\": 0, \"pack_tokens\": " pack_tokens                               \
   ", \"split\": 0, \"many_fetch\": 0, \"some_rows\": 0, \"many_rows\": 0, "                        \
-  "\"short_tokens\": " short_tokens ", \"short_ahead\": " short_ahead ", \"codes_fetch\": 2}"
+  "\"short_tokens\": " short_tokens ", \"short_ahead\": " short_ahead                              \
+  ", \"codes_fetch\": " codes_fetch "}"
 
 static void what_is_not_whole_is_absent(void **state) {
   (void)state;
@@ -116,14 +118,15 @@ static void what_is_not_whole_is_absent(void **state) {
       "{\"about\": 7}",
       "{\"about\": \"a processor, 2 threads\"}",
       // Of another processor under this one's name; then numbers beyond what kernels take.
-      TEXT("x", "0", "0", "0", "0", "4", "0", "0"),
-      TEXT("a processor, 2 threads", "3", "0", "0", "0", "4", "0", "0"),
-      TEXT("a processor, 2 threads", "0", "1048577", "0", "0", "4", "0", "0"),
-      TEXT("a processor, 2 threads", "0", "0", "3", "0", "4", "0", "0"),
-      TEXT("a processor, 2 threads", "0", "0", "0", "1048577", "4", "0", "0"),
-      TEXT("a processor, 2 threads", "0", "0", "0", "0", "1", "0", "0"),
-      TEXT("a processor, 2 threads", "0", "0", "0", "0", "4", "9", "0"),
-      TEXT("a processor, 2 threads", "0", "0", "0", "0", "4", "8", "1048577"),
+      TEXT("x", "0", "0", "0", "0", "4", "0", "0", "2"),
+      TEXT("a processor, 2 threads", "3", "0", "0", "0", "4", "0", "0", "2"),
+      TEXT("a processor, 2 threads", "0", "1048577", "0", "0", "4", "0", "0", "2"),
+      TEXT("a processor, 2 threads", "0", "0", "3", "0", "4", "0", "0", "2"),
+      TEXT("a processor, 2 threads", "0", "0", "0", "1048577", "4", "0", "0", "2"),
+      TEXT("a processor, 2 threads", "0", "0", "0", "0", "1", "0", "0", "2"),
+      TEXT("a processor, 2 threads", "0", "0", "0", "0", "4", "9", "0", "2"),
+      TEXT("a processor, 2 threads", "0", "0", "0", "0", "4", "8", "1048577", "2"),
+      TEXT("a processor, 2 threads", "0", "0", "0", "0", "4", "8", "0", "3"),
   };
   temp_folder folder;
   char name[200];
@@ -137,7 +140,7 @@ static void what_is_not_whole_is_absent(void **state) {
     assert_true(same(&way, &some_way));
   }
   temp_folder_write_text(&folder, name,
-                         TEXT("a processor, 2 threads", "0", "0", "0", "0", "4", "0", "0"));
+                         TEXT("a processor, 2 threads", "0", "0", "0", "0", "4", "0", "0", "2"));
   assert_true(mgl_way_cache_read(folder.path, about, &way));
   MUST(mgl_way_cache_write(folder.path, about, &some_way, &err));
   assert_true(mgl_way_cache_read(folder.path, about, &way));
@@ -200,6 +203,13 @@ static void world_destroy(world *w) {
   temp_folder_remove(&w->folder);
 }
 
+// Of this processor, before anything is measured.
+static mgl_linear_way known_way(const world *w) {
+  char processor[MGL_PROCESSOR_BYTES];
+  mgl_processor_name(processor);
+  return mgl_known_way(w->options.simd, processor);
+}
+
 // Of all threads of the process: a busy machine does not count.
 static uint64_t processor_ns(void) {
   struct timespec now;
@@ -248,10 +258,8 @@ static void integer_codes_are_measured(void **state) {
   enum { ROWS = 64000 };
   world w;
   mgl_linear_way way = {0};
-  char processor[MGL_PROCESSOR_BYTES];
   world_create_of(&w, "i8.128", 1024 + 8 * sizeof(float), ROWS);
-  mgl_processor_name(processor);
-  mgl_linear_way known = mgl_known_way(w.options.simd, processor);
+  mgl_linear_way known = known_way(&w);
   const mgl_tuned tuned = mgl_cpu_tune(&w.weights, &w.options, &way);
   if (w.options.simd == MGL_SIMD_SCALAR) {
     assert_int_equal(tuned, MGL_TUNED_KNOWN);
@@ -269,10 +277,8 @@ static void a_small_model_is_not(void **state) {
   enum { ROWS = 32000 };
   world w;
   mgl_linear_way way = {0};
-  char processor[MGL_PROCESSOR_BYTES];
   world_create(&w, ROWS);
-  mgl_processor_name(processor);
-  mgl_linear_way known = mgl_known_way(w.options.simd, processor);
+  const mgl_linear_way known = known_way(&w);
   assert_int_equal(mgl_cpu_tune(&w.weights, &w.options, &way), MGL_TUNED_KNOWN);
   assert_true(same(&way, &known));
   world_destroy(&w);
